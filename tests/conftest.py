@@ -1,0 +1,31 @@
+"""What every test shares: the CPU device, a fixed seed and the trained tiny model's folder."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.tokenizer_utils import load as load_tokenizer
+
+from mixbit.data import tiny_model
+
+mx.set_default_device(mx.cpu)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    mx.random.seed(0)
+    yield
+
+
+@pytest.fixture(scope="session")
+def tiny_folder() -> Path:
+    """Folder of the trained tiny model (bf16, Hugging Face layout); never written to."""
+    return tiny_model()
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(tiny_folder: Path) -> TokenizerWrapper:
+    """Tokenizer of the trained tiny model."""
+    return load_tokenizer(tiny_folder)
