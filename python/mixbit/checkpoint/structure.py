@@ -1,0 +1,157 @@
+"""The shape of a model, from its config alone."""
+
+import copy
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from mixbit.checkpoint.files import read_config
+from mixbit.errors import MixbitError
+
+ModuleKind = Literal["linear", "embedding", "switch"]
+
+
+@dataclass(frozen=True)
+class ModuleShape:
+    """A module whose weight can be quantised.
+
+    Attributes:
+        path: mlx-lm's module path, such as ``language_model.model.layers.0.mlp.gate_proj``.
+        kind: a linear layer, an embedding, or a stack of expert layers.
+        out_dims: rows of the weight (of each expert).
+        in_dims: columns of the weight; groups run along them.
+        experts: how many weights are stacked; 1 unless ``kind`` is ``"switch"``.
+    """
+
+    path: str
+    kind: ModuleKind
+    out_dims: int
+    in_dims: int
+    experts: int = 1
+
+    @property
+    def params(self) -> int:
+        """Number of weights."""
+        return self.experts * self.out_dims * self.in_dims
+
+
+@dataclass(frozen=True)
+class ModelStructure:
+    """What a plan needs to know of a model.
+
+    Attributes:
+        model_type: mlx-lm's name of the architecture.
+        modules: every module that can be quantised, in the model's order.
+        params: number of parameters of the whole model, those that are never quantised included.
+    """
+
+    model_type: str
+    modules: tuple[ModuleShape, ...]
+    params: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The structure as a JSON object; :meth:`from_json` is the way back."""
+        modules = {shape.path: asdict(shape) for shape in self.modules}
+        for entry in modules.values():
+            del entry["path"]
+        return {"model_type": self.model_type, "params": self.params, "modules": modules}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "ModelStructure":
+        """Read what :meth:`to_json` wrote; KeyError, TypeError or ValueError where it did not."""
+        modules = tuple(
+            ModuleShape(
+                path,
+                _module_kind(entry["kind"]),
+                _positive(entry["out_dims"]),
+                _positive(entry["in_dims"]),
+                _positive(entry["experts"]),
+            )
+            for path, entry in document["modules"].items()
+        )
+        return cls(str(document["model_type"]), modules, _positive(document["params"]))
+
+
+def describe(source: Path | str | Mapping[str, Any]) -> ModelStructure:
+    """Describe a model from its config: a folder, a ``config.json``, or the parsed config.
+
+    The mlx-lm model is built, but MLX is lazy and no weight is computed, so this takes little time
+    and memory at any model size.
+
+    Raises:
+        MixbitError: the config is unreadable or mlx-lm cannot build a model from it.
+    """
+    config = source if isinstance(source, Mapping) else read_config(source)
+    model = build_model(config)
+    modules = tuple(
+        _module_shape(path, module)
+        for path, module in _leaves(model.leaf_modules(), nn.Module.is_module)
+        if hasattr(module, "to_quantized")
+    )
+    params = sum(weight.size for _, weight in _leaves(model.parameters()))
+    return ModelStructure(config["model_type"], modules, params)
+
+
+def build_model(config: Mapping[str, Any]) -> nn.Module:
+    """Build the mlx-lm model of a config, with random weights that are never computed.
+
+    Raises:
+        MixbitError: mlx-lm does not know the model, or the config is not a sound one.
+    """
+    model_type = config.get("model_type")
+    # The name becomes a module to import: nothing but a plain name may reach that.
+    if not isinstance(model_type, str) or not re.fullmatch(r"\w+", model_type):
+        raise MixbitError("The config names no model_type; give the config.json of a model.")
+    if config.get("model_file") is not None:
+        raise MixbitError(
+            f"The config asks to run its own code ({config['model_file']}), which mixbit does not."
+        )
+    from mlx_lm.utils import _get_classes  # transformers comes with it: a slow import
+
+    try:
+        # mlx-lm's argument classes edit nested dictionaries, hence the copy.
+        own = copy.deepcopy(dict(config))
+        model_class, args_class = _get_classes(own)
+        model = model_class(args_class.from_dict(own))
+    except Exception as error:
+        # What a wrong config raises depends on the model's code: anything may come.
+        raise MixbitError(
+            f"mlx-lm cannot build a {model_type} model from this config: "
+            f"{type(error).__name__}: {error}."
+        ) from error
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def parameter_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Name to shape of every parameter of a model, in the model's order; nothing is computed."""
+    return {name: tuple(weight.shape) for name, weight in _leaves(model.parameters())}
+
+
+def _leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[tuple[str, Any]]:
+    return cast("list[tuple[str, Any]]", tree_flatten(tree, is_leaf=is_leaf))
+
+
+def _module_shape(path: str, module: nn.Module) -> ModuleShape:
+    *experts, out_dims, in_dims = module.weight.shape
+    if experts:
+        return ModuleShape(path, "switch", out_dims, in_dims, experts[0])
+    kind: ModuleKind = "embedding" if isinstance(module, nn.Embedding) else "linear"
+    return ModuleShape(path, kind, out_dims, in_dims)
+
+
+def _module_kind(value: object) -> ModuleKind:
+    if value not in ("linear", "embedding", "switch"):
+        raise ValueError(f"unknown kind {value!r}")
+    return value
+
+
+def _positive(value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{value!r} is not a positive whole number")
+    return value

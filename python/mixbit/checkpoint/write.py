@@ -1,0 +1,30 @@
+"""Writing small files so that a reader sees the old content or the new, never a part."""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mixbit.errors import MixbitError
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a JSON file beside ``path``, flush it to the disk, then rename it to ``path``.
+
+    Raises:
+        MixbitError: the folder is missing or not writable, or the disk is full.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with beside.open("x", encoding="utf-8") as file:
+            json.dump(document, file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise MixbitError(f"{path} cannot be written: {error.strerror}.") from None
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,66 @@
+"""The gate that every plan passes before any work is done."""
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mixbit.checkpoint import ModelStructure
+from mixbit.errors import MixbitError
+
+if TYPE_CHECKING:
+    from mixbit.plan.model import Plan
+
+
+def check(plan: "Plan", structure: ModelStructure) -> None:
+    """Raise unless every entry of the plan names a module and can be packed.
+
+    Raises:
+        MixbitError: naming the first entry at fault, and for a path that names no module the real
+            ones nearest to it.
+    """
+    shapes = {shape.path: shape for shape in structure.modules}
+    unknown = [path for path in plan.modules if path not in shapes]
+    if unknown:
+        raise MixbitError(
+            f"Plan {plan.name} names {unknown[0]}{_and_more(unknown)}, which is no module of this "
+            f"{structure.model_type} model that can be quantised{nearest(unknown[0], shapes)}."
+        )
+    faults = {
+        path: fault
+        for path, spec in plan.modules.items()
+        if spec is not None and (fault := spec.violation(shapes[path].in_dims))
+    }
+    _raise_first(plan, faults)
+
+
+def check_specs(plan: "Plan") -> None:
+    """The part of :func:`check` that needs no model: modes, bits and group sizes.
+
+    Raises:
+        MixbitError: naming the first entry that MLX has no packing for.
+    """
+    faults = {
+        path: fault
+        for path, spec in plan.modules.items()
+        if spec is not None and (fault := spec.violation())
+    }
+    _raise_first(plan, faults)
+
+
+def nearest(path: str, known: Iterable[str]) -> str:
+    """A clause with the known paths most like ``path``, or nothing when none is."""
+    matches = difflib.get_close_matches(path, list(known), n=3)
+    return f"; the nearest are {', '.join(matches)}" if matches else ""
+
+
+def _raise_first(plan: "Plan", faults: dict[str, str]) -> None:
+    if faults:
+        path = next(iter(faults))
+        raise MixbitError(
+            f"Plan {plan.name} cannot be applied to {path}{_and_more(faults)}: {faults[path]}."
+        )
+
+
+def _and_more(items: Iterable[str]) -> str:
+    count = len(list(items)) - 1
+    return f" (and {count} more)" if count else ""

@@ -1,0 +1,135 @@
+"""The plan itself."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from mixbit.checkpoint import ModelStructure, write_json
+from mixbit.errors import MixbitError
+from mixbit.plan.check import check_specs
+from mixbit.plan.spec import QuantSpec
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Bits per module of one model.
+
+    Attributes:
+        modules: mlx-lm's module path to what its weight is quantised to, None for left as it is.
+            A module that is not named is left as it is too.
+        name: what to call the plan in tables and messages.
+        provenance: where it comes from; JSON values only.
+        structure: the model it was made for, where that is known. It takes no part in comparisons.
+    """
+
+    modules: Mapping[str, QuantSpec | None]
+    name: str = "custom"
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    structure: ModelStructure | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Close the mappings, so that a plan can be shared safely."""
+        object.__setattr__(self, "modules", MappingProxyType(dict(self.modules)))
+        object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
+
+    @classmethod
+    def load(
+        cls,
+        source: Path | str,
+        *,
+        model: Path | str | Mapping[str, Any] | ModelStructure | None = None,
+    ) -> "Plan":
+        """Read a plan, or make one by a recipe; what ``source`` is follows from its content.
+
+        Args:
+            source: a ``plan.json``, a model's ``config.json``, a checkpoint folder, or the name
+                of a recipe (``uniform-4``, ``unsloth-2026-03@3``, …). A string that is a recipe's
+                name means the recipe even if a file is called so; ``./uniform-4`` is the file.
+            model: the model that the plan is for: its folder, its ``config.json``, the parsed
+                config, or its structure. A recipe needs it; others are checked against it.
+
+        Raises:
+            MixbitError: nothing readable is there, or the plan fails :func:`mixbit.plan.check`.
+        """
+        from mixbit.plan.readers import load  # the readers build plans
+
+        return load(source, model)
+
+    @classmethod
+    def from_mlx_config(
+        cls, block: Mapping[str, Any], structure: ModelStructure, *, name: str = "config.json"
+    ) -> "Plan":
+        """Read the ``quantization`` block of an mlx-lm ``config.json``.
+
+        A module that the block does not name gets the block's top-level values if its width
+        permits, as in mlx-lm's own conversion.
+
+        Raises:
+            MixbitError: the block is malformed, names no module, or asks for what MLX cannot pack.
+        """
+        from mixbit.plan.readers.mlx_config import plan_of_block
+
+        return plan_of_block(block, structure, name=name)
+
+    def to_mlx_config(self) -> dict[str, Any]:
+        """The plan as mlx-lm's ``quantization`` block; empty if nothing is quantised.
+
+        Every module is named, also where its values equal the top-level ones (the most frequent),
+        so that no reader has to guess; ``false`` stands for not quantised.
+        """
+        frequent = Counter(spec for spec in self.modules.values() if spec is not None)
+        if not frequent:
+            return {}
+        top, _ = frequent.most_common(1)[0]
+        return top.to_json() | _modules_to_json(self.modules)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as the JSON object of a ``plan.json``."""
+        document: dict[str, Any] = {
+            "schema": PLAN_SCHEMA,
+            "name": self.name,
+            "provenance": dict(self.provenance),
+            "modules": _modules_to_json(self.modules),
+        }
+        if self.structure is not None:
+            document["model"] = self.structure.to_json()
+        return document
+
+    def save(self, path: Path | str) -> None:
+        """Write the plan as a ``plan.json``, replacing the file if there is one.
+
+        Raises:
+            MixbitError: the plan holds values that MLX cannot pack, or the file cannot be written.
+        """
+        check_specs(self)
+        write_json(Path(path), self.to_json())
+
+    def report(self, structure: ModelStructure | None = None) -> dict[str, Any]:
+        """Sizes under the plan, in all, per module and per class of modules.
+
+        The result is the JSON of ``mixbit plan show``; :mod:`mixbit.plan.report` describes it.
+
+        Args:
+            structure: the model; without it the one that the plan was made for.
+
+        Raises:
+            MixbitError: no model is known, or the plan does not fit it.
+        """
+        from mixbit.plan.report import report
+
+        structure = structure or self.structure
+        if structure is None:
+            raise MixbitError(
+                f"Plan {self.name} does not say which model it is for; name the model as well."
+            )
+        return report(self, structure)
+
+
+PLAN_SCHEMA = "mixbit.plan/1"
+
+
+def _modules_to_json(modules: Mapping[str, QuantSpec | None]) -> dict[str, Any]:
+    return {path: False if spec is None else spec.to_json() for path, spec in modules.items()}

@@ -1,0 +1,35 @@
+"""What quantising did."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+REPORT_SCHEMA = "mixbit.quantize/1"
+
+
+@dataclass(frozen=True)
+class QuantizeReport:
+    """What :func:`mixbit.quantize` did.
+
+    Attributes:
+        out_dir: the checkpoint it wrote.
+        bytes: bytes of all tensors in it, scales included.
+        bpw: bits of those per parameter.
+        params: parameters of the model.
+        dense: modules that could be quantised but were not, each with the reason.
+        dropped: tensors of the source that the checkpoint does not hold, each with the reason.
+        seconds: time it took.
+    """
+
+    out_dir: Path
+    bytes: int
+    bpw: float
+    params: int
+    dense: Mapping[str, str]
+    dropped: Mapping[str, str]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        return {"schema": REPORT_SCHEMA} | asdict(self) | {"out_dir": str(self.out_dir)}

@@ -1,0 +1,226 @@
+"""Quantising a model to a checkpoint, tensor by tensor."""
+
+import copy
+import hashlib
+import importlib.metadata
+import json
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from mixbit.checkpoint import Checkpoint, describe, open_checkpoint, write_json
+from mixbit.errors import MixbitError
+from mixbit.plan import Plan, check
+from mixbit.quantization.pack import Unit, make_unit
+from mixbit.quantization.report import QuantizeReport
+from mixbit.quantization.shards import group_by_size, save_shard, shard_name
+from mixbit.quantization.source import first_non_finite, load_weights, refuse_quantised
+from mixbit.quantization.staging import refuse_existing, staged
+
+CHECKPOINT_SCHEMA = "mixbit.checkpoint/1"
+_DTYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
+_COPIED = (
+    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+    "*.tiktoken", "chat_template*", "generation_config.json",
+)  # fmt: skip
+
+Progress = Callable[[int, int, str], None]
+
+
+def quantize(
+    source: Path | str,
+    out_dir: Path | str,
+    *,
+    plan: Plan | Path | str,
+    dtype: str | None = None,
+    max_shard_bytes: int = 5 << 30,
+    progress: Progress | None = None,
+) -> QuantizeReport:
+    """Quantise a model by a plan, round to nearest, to a checkpoint that stock mlx-lm loads.
+
+    The packed tensors are bit for bit those of ``mlx_lm.convert`` at the same bits. Tensors are
+    read, packed and released one by one, so that memory holds about the largest of them and one
+    shard. The checkpoint is written beside ``out_dir`` and renamed to it when it is complete.
+
+    Args:
+        source: folder of a bf16, f16 or f32 model, in Hugging Face's layout or in MLX's.
+        out_dir: folder to write, which must not exist.
+        plan: a plan, or what :meth:`mixbit.Plan.load` makes one of.
+        dtype: ``"float16"``, ``"bfloat16"`` or ``"float32"``: what floating-point tensors are cast
+            to before packing, ``A_log`` excepted. Without it the config's ``torch_dtype``, else its
+            ``text_config.dtype``, else no cast, as in ``mlx_lm.convert``.
+        max_shard_bytes: size at which a new weight file is begun.
+        progress: called as ``progress(done, total, name)`` after each parameter of the model.
+
+    Raises:
+        MixbitError: the input is unusable or the output cannot be written; nothing is left behind.
+    """
+    begun = time.monotonic()
+    source, out_dir = Path(source), Path(out_dir)
+    if out_dir.exists() and source.exists() and out_dir.samefile(source):
+        raise MixbitError(f"{out_dir} is the source itself; name another folder to write to.")
+    refuse_existing(out_dir)
+    if max_shard_bytes < 1:
+        raise MixbitError(f"max_shard_bytes is {max_shard_bytes}, but must be at least 1.")
+    if dtype is not None and dtype not in _DTYPES:
+        raise MixbitError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}.")
+    checkpoint = open_checkpoint(source)
+    refuse_quantised(checkpoint)
+    structure = describe(checkpoint.config)
+    if not isinstance(plan, Plan):
+        plan = Plan.load(plan, model=structure)
+    check(plan, structure)
+    whole = {shape.path: plan.modules.get(shape.path) for shape in structure.modules}
+    plan = Plan(whole, plan.name, plan.provenance, structure)
+
+    loaded = load_weights(checkpoint)
+    target = _DTYPES.get(dtype or _declared_dtype(checkpoint.config))
+    units = deque(
+        make_unit(name, loaded.weights.pop(name), target, plan.modules.get(_module(name)))
+        for name in list(loaded.weights)
+    )
+    nbytes = sum(unit.nbytes for unit in units)
+    with staged(out_dir) as staging:
+        _refuse_full_disk(staging, nbytes)
+        _write_weights(units, staging, checkpoint, max_shard_bytes, progress, structure.params)
+        _write_config(checkpoint.config, plan, dtype, staging)
+        _copy_side_files(checkpoint.folder, staging)
+        write_json(staging / "mixbit.json", _sidecar(checkpoint, plan))
+        open_checkpoint(staging)  # a disk that lost bytes is noticed here
+    return QuantizeReport(
+        out_dir=out_dir,
+        bytes=nbytes,
+        bpw=8 * nbytes / structure.params,
+        params=structure.params,
+        dense=_dense(plan),
+        dropped=loaded.dropped,
+        seconds=time.monotonic() - begun,
+    )
+
+
+def _write_weights(
+    units: deque[Unit],
+    folder: Path,
+    checkpoint: Checkpoint,
+    max_shard_bytes: int,
+    progress: Progress | None,
+    params: int,
+) -> None:
+    """Pack and write; ``units`` is emptied on the way, so that each is released when written."""
+    total, total_size = len(units), sum(unit.nbytes for unit in units)
+    runs = group_by_size([unit.nbytes for unit in units], max_shard_bytes)
+    weight_map: dict[str, str] = {}
+    for index, run in enumerate(runs):
+        name = shard_name(index, len(runs))
+        shard: dict[str, mx.array] = {}
+        for done in run:
+            unit = units.popleft()
+            _evaluate(unit, checkpoint)
+            shard |= unit.tensors
+            if progress is not None:
+                progress(done + 1, total, unit.name)
+        save_shard(folder / name, shard)
+        weight_map |= dict.fromkeys(shard, name)
+        del shard, unit
+        mx.clear_cache()
+    metadata = {"total_size": total_size, "total_parameters": params}
+    write_json(
+        folder / "model.safetensors.index.json",
+        {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))},
+    )
+
+
+def _evaluate(unit: Unit, checkpoint: Checkpoint) -> None:
+    try:
+        mx.eval(unit.finite, *unit.tensors.values())
+    except RuntimeError as error:
+        raise MixbitError(f"{checkpoint.folder}: {unit.name} cannot be read: {error}.") from None
+    if unit.finite.item():
+        return
+    culprit = first_non_finite(checkpoint)
+    if culprit is None:
+        raise MixbitError(
+            f"{checkpoint.folder}: {unit.name} holds values too large for the target dtype; "
+            "choose bfloat16 or float32."
+        )
+    raise MixbitError(f"Tensor {culprit} holds a NaN or an infinity; fetch the model again.")
+
+
+def _write_config(config: dict[str, Any], plan: Plan, dtype: str | None, folder: Path) -> None:
+    config = copy.deepcopy(config)
+    # As mlx-lm leaves them out: the text model has no vision tower.
+    config.pop("_name_or_path", None)
+    config.pop("vision_config", None)
+    if dtype is not None:
+        text = config.get("text_config")
+        for place in (config, text if isinstance(text, dict) else {}):
+            place.update(dict.fromkeys({"dtype", "torch_dtype"} & place.keys(), dtype))
+    block = plan.to_mlx_config()
+    if block:
+        config |= {"quantization": block, "quantization_config": block}
+    write_json(folder / "config.json", dict(sorted(config.items())))
+
+
+def _copy_side_files(source: Path, folder: Path) -> None:
+    files = {file for pattern in _COPIED for file in source.glob(pattern) if file.is_file()}
+    for file in files:
+        shutil.copyfile(file, folder / file.name)
+
+
+def _sidecar(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
+    config = json.dumps(checkpoint.config, sort_keys=True).encode()
+    return {
+        "schema": CHECKPOINT_SCHEMA,
+        "plan": plan.to_json(),
+        "provenance": {
+            "recipe": plan.provenance.get("recipe"),
+            "source_config_sha256": hashlib.sha256(config).hexdigest(),
+            "mixbit": _version("mixbit"),
+            "mlx": _version("mlx"),
+            "mlx_lm": _version("mlx-lm"),
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    """The installed version; None when run from a source tree."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _dense(plan: Plan) -> dict[str, str]:
+    by_width = plan.provenance.get("dense_by_width", {})
+    return {
+        path: f"its rows of {by_width[path]} weights do not split into groups"
+        if path in by_width
+        else f"plan {plan.name} leaves it as it is"
+        for path, spec in plan.modules.items()
+        if spec is None
+    }
+
+
+def _module(parameter: str) -> str:
+    """The module whose weight a parameter is, or the parameter itself if it is no weight."""
+    return parameter.removesuffix(".weight")
+
+
+def _declared_dtype(config: dict[str, Any]) -> str:
+    text = config.get("text_config")
+    nested = text.get("dtype") if isinstance(text, dict) else None
+    return str(config.get("torch_dtype") or nested)
+
+
+def _refuse_full_disk(folder: Path, nbytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < nbytes:
+        raise MixbitError(
+            f"The checkpoint takes {nbytes / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free "
+            f"at {folder.parent}."
+        )
