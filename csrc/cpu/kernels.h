@@ -1,0 +1,105 @@
+// The CPU kernels behind the primitives: plain functions over raw pointers, one table of them per
+// instruction set. This is the only header that both the scheduling code and the kernels include.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/elements.h"
+
+namespace mixbit::cpu {
+
+// How a weight matrix [N, K] is stored. Packed rows are one contiguous little-endian bit stream, as
+// MLX writes them; 32 codes always fill exactly `bits` 32-bit words.
+enum class WeightKind {
+  dense,   // elements of type `element`
+  affine,  // value = scale · code + bias, scale and bias of type `element`, one pair a group
+  mxfp4,   // E2M1 codes, one E8M0 scale per 32
+  mxfp8,   // E4M3 codes, one E8M0 scale per 32
+  nvfp4,   // E2M1 codes, one E4M3 scale per 16
+};
+
+struct Weights {
+  WeightKind kind;
+  int bits;         // packed kinds
+  int group_size;   // packed kinds
+  Element element;  // of a dense weight, or of affine scales and biases
+  const void* data;
+  const void* scales;
+  const void* biases;
+};
+
+// Rows of fp32 activations that the matmul kernels read are padded with zeros to this many values,
+// so that the K loop has no tail on their side.
+constexpr int kBlock = 32;
+
+static constexpr int round_up(int v, int to) {
+  return (v + to - 1) / to * to;
+}
+
+// y[m, n] = Σ_k x[m, k] · value(w)[n, k] + bias[n], accumulated in fp32 and rounded once.
+struct Matmul {
+  int M, N, K;
+  const float* x;  // [M, x_stride], zero from K to round_up(K, kBlock)
+  size_t x_stride;
+  Weights w;
+  const void* bias;  // [N] or null
+  Element bias_element;
+  void* y;  // [M, N], row r written to row y_rows[r] when y_rows is given
+  Element y_element;
+  const int* y_rows;
+};
+
+// Rows up to which weights are decoded in registers; above it a block of them is decoded to fp32
+// once and reused. Both sum over k in the same order, so a row's bits do not depend on the choice.
+constexpr int kDirectRows = 4;
+
+// Tile of the reusing kernel: 12 columns x 512 values of fp32 weights are 24 KB, which leaves room
+// for four rows of x in a 32 KB L1 cache. 128 rows share one decoding (about 3 % of the work).
+constexpr int kPanelColumns = 12;
+constexpr int kPanelDepth = 512;
+constexpr int kPanelRows = 128;
+constexpr int kLanes = 8;  // partial sums of one output
+constexpr size_t kPanelScratch =
+    size_t(kPanelColumns) * kPanelDepth + size_t(kPanelRows) * kPanelColumns * kLanes;  // floats
+
+// The gated delta rule over T steps, for one value head and rows [row_begin, row_end) of its state:
+//   S <- g S;  S <- S + beta (v - S k) kᵀ;  y = S q
+struct GatedDelta {
+  int B, T, Hk, Hv, Dk, Dv;
+  const float* q;  // [B, T, Hk, Dk]
+  const float* k;
+  const float* v;         // [B, T, Hv, Dv]
+  const float* g;         // [B, T, Hv]
+  const float* beta;      // [B, T, Hv]
+  const bool* mask;       // [B, T] or null; a false step leaves the state alone and writes y = 0
+  const float* state_in;  // [B, Hv, Dv, Dk] or null for zeros
+  float* state_out;       // same shape; may be state_in
+  void* y;                // [B, T, Hv, Dv]
+  Element y_element;
+};
+
+// Rows of the state that a task walks through all T steps: 16 rows of 128 floats stay in L1.
+constexpr int kStateRows = 16;
+
+struct Kernels {
+  const char* name;
+  // dst[i] = src[i] in fp32, for rows of `count` values written `dst_stride` apart, zero-padded.
+  void (*to_float)(const void* src, Element e, int rows, int count, float* dst, int dst_stride);
+  // Columns [n0, n1) for at most kDirectRows rows starting at m0.
+  void (*matmul_direct)(const Matmul&, int m0, int m1, int n0, int n1);
+  // The same for up to kPanelRows rows and kPanelColumns columns; scratch of kPanelScratch floats.
+  void (*matmul_panel)(const Matmul&, int m0, int m1, int n0, int n1, float* scratch);
+  void (*gated_delta)(const GatedDelta&, int b, int hv, int row_begin, int row_end);
+};
+
+extern const Kernels portable_kernels;
+#if defined(__x86_64__)
+extern const Kernels avx2_kernels;
+#endif
+
+// The table for this processor, chosen once. MIXBIT_ISA names another one (for tests); a name that
+// does not exist or cannot run here throws std::invalid_argument.
+const Kernels& kernels();
+
+}  // namespace mixbit::cpu

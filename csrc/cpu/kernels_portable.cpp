@@ -1,0 +1,19 @@
+#define MIXBIT_ISA_NAMESPACE portable
+
+// clang-format off: Vec comes before the kernels that are written over it
+#include "cpu/vec_portable.h"
+#include "cpu/gated_delta_impl.h"
+#include "cpu/matmul_impl.h"
+// clang-format on
+
+namespace mixbit::cpu {
+
+const Kernels portable_kernels = {
+    "portable",
+    portable::to_float,
+    portable::matmul_direct,
+    portable::matmul_panel,
+    portable::gated_delta,
+};
+
+}  // namespace mixbit::cpu

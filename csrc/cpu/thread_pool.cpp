@@ -1,0 +1,184 @@
+#include "cpu/thread_pool.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#ifdef __APPLE__
+#include <sys/sysctl.h>
+#else
+#include <sched.h>
+#endif
+
+namespace mixbit::cpu {
+
+namespace {
+
+#ifdef __APPLE__
+
+int available_processors() {
+  int count = 0;
+  size_t size = sizeof(count);
+  if (sysctlbyname("hw.perflevel0.logicalcpu", &count, &size, nullptr, 0) == 0 && count > 0) {
+    return count;
+  }
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+#else
+
+// cgroup v2 CPU quota in whole processors, or `none` without one.
+int quota_processors(int none) {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period) || quota == "max" || period <= 0) {
+    return none;
+  }
+  return static_cast<int>(std::atof(quota.c_str()) / period + 0.5);
+}
+
+int available_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int count = static_cast<int>(std::thread::hardware_concurrency());
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+    count = CPU_COUNT(&set);
+  }
+  return std::min(count, quota_processors(count));
+}
+
+#endif
+
+struct Job {
+  const std::function<void(int)>* task;
+  int count;
+  std::atomic<int> next{0};
+  std::atomic<int> done{0};
+
+  // Takes tasks until none is left; true for whoever finished the last one.
+  bool work() {
+    bool last = false;
+    for (int i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
+      (*task)(i);
+      last = done.fetch_add(1, std::memory_order_acq_rel) + 1 == count;
+    }
+    return last;
+  }
+
+  bool finished() const { return done.load(std::memory_order_acquire) == count; }
+};
+
+class Pool {
+ public:
+  explicit Pool(int helpers) : owner_(getpid()) {
+    for (int i = 0; i < helpers; ++i) {
+      std::thread([this] { serve(); }).detach();
+    }
+  }
+
+  pid_t owner() const { return owner_; }
+
+  void run(int count, const std::function<void(int)>& task) {
+    std::unique_lock<std::mutex> busy(busy_, std::try_to_lock);
+    if (!busy.owns_lock()) {
+      for (int i = 0; i < count; ++i) {
+        task(i);
+      }
+      return;
+    }
+    auto job = std::make_shared<Job>();
+    job->task = &task;
+    job->count = count;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      job_ = job;
+      ++posted_;
+    }
+    work_.notify_all();
+    job->work();
+    std::unique_lock<std::mutex> lock(mutex_);
+    finished_.wait(lock, [&] { return job->finished(); });
+    // A helper that wakes up only now must find no job: `task` is about to go away. One that holds
+    // the job already finds its counter used up and never touches the task.
+    job_.reset();
+  }
+
+ private:
+  void serve() {
+    uint64_t seen = 0;
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      work_.wait(lock, [&] { return posted_ != seen; });
+      seen = posted_;
+      const std::shared_ptr<Job> job = job_;
+      if (job == nullptr) {
+        continue;
+      }
+      lock.unlock();
+      const bool last = job->work();
+      lock.lock();
+      if (last) {
+        finished_.notify_one();
+      }
+    }
+  }
+
+  const pid_t owner_;
+  std::mutex busy_;
+  std::mutex mutex_;
+  std::condition_variable work_;
+  std::condition_variable finished_;
+  std::shared_ptr<Job> job_;
+  uint64_t posted_ = 0;
+};
+
+// Made at first use. A forked child has none of its parent's threads: it gets a pool of its own,
+// and the inherited object, whose locks may be held by threads that no longer exist, is left alone.
+// Pools are never destroyed, as helpers wait in them until the process ends.
+Pool& pool() {
+  static std::mutex making;
+  static std::atomic<Pool*> current{nullptr};
+  Pool* existing = current.load(std::memory_order_acquire);
+  if (existing != nullptr && existing->owner() == getpid()) {
+    return *existing;
+  }
+  std::lock_guard<std::mutex> lock(making);
+  existing = current.load(std::memory_order_acquire);
+  if (existing == nullptr || existing->owner() != getpid()) {
+    existing = new Pool(num_threads() - 1);
+    current.store(existing, std::memory_order_release);
+  }
+  return *existing;
+}
+
+}  // namespace
+
+int num_threads() {
+  static const int count = [] {
+    const char* wanted = std::getenv("MIXBIT_NUM_THREADS");
+    const int asked = wanted == nullptr ? 0 : std::atoi(wanted);
+    return std::clamp(asked > 0 ? asked : available_processors(), 1, 256);
+  }();
+  return count;
+}
+
+void parallel_for(int count, const std::function<void(int)>& task) {
+  if (count <= 1 || num_threads() == 1) {
+    for (int i = 0; i < count; ++i) {
+      task(i);
+    }
+    return;
+  }
+  pool().run(count, task);
+}
+
+}  // namespace mixbit::cpu

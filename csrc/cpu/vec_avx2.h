@@ -1,0 +1,107 @@
+// Eight fp32 lanes in one AVX2 register.
+#pragma once
+
+#include <immintrin.h>
+
+#include "cpu/elements.h"
+
+namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
+
+struct Vec {
+  __m256 v;
+
+  static Vec zero() { return {_mm256_setzero_ps()}; }
+  static Vec broadcast(float s) { return {_mm256_set1_ps(s)}; }
+  static Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
+  static Vec load(const bfloat_bits* p) {
+    const __m256i wide =
+        _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(wide, 16))};
+  }
+  static Vec load(const half_bits* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+  }
+  void store(float* p) const { _mm256_storeu_ps(p, v); }
+
+  // a · b + c
+  static Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+  friend Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+
+  float sum() const {
+    const __m128 halves = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 pairs = _mm_add_ps(halves, _mm_movehl_ps(halves, halves));
+    return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)));
+  }
+};
+
+// 32 codes as 32-bit lanes, eight to a register, for every width alike.
+//
+// Eight codes fill `bits` bytes. A broadcast load puts eight bytes that hold them into both halves
+// of a register, one byte shuffle gives each lane the two bytes that contain its code, and one
+// variable shift brings the code down. Loads stay inside the block: the last ones start early and
+// the shuffle makes up for it.
+template <int bits>
+static inline void unpack_codes(const uint8_t* block, __m256i (&out)[4]) {
+  constexpr int last = 4 * bits - 8;  // latest start of an eight-byte load
+  const __m256i shifts = _mm256_setr_epi32(0, bits % 8, 2 * bits % 8, 3 * bits % 8, 4 * bits % 8,
+                                           5 * bits % 8, 6 * bits % 8, 7 * bits % 8);
+  const __m256i mask = _mm256_set1_epi32((1 << bits) - 1);
+  auto load = [&](int j) __attribute__((always_inline)) {
+    const int start = j * bits < last ? j * bits : last;
+    const int skip = j * bits - start;
+    // Lane i: bytes at bit i·bits and after; a code that starts in byte 7 ends there.
+    auto first = [&](int i) { return skip + i * bits / 8; };
+    auto lane = [&](int i) {
+      const int byte = first(i);
+      return byte | (byte < 7 ? byte + 1 : 7) << 8 | static_cast<int>(0x80800000u);
+    };
+    const __m256i shuffle =
+        _mm256_setr_epi32(lane(0), lane(1), lane(2), lane(3), lane(4), lane(5), lane(6), lane(7));
+    long long bytes;
+    __builtin_memcpy(&bytes, block + start, sizeof(bytes));
+    const __m256i pairs = _mm256_shuffle_epi8(_mm256_set1_epi64x(bytes), shuffle);
+    return _mm256_and_si256(_mm256_srlv_epi32(pairs, shifts), mask);
+  };
+  out[0] = load(0);
+  out[1] = load(1);
+  out[2] = load(2);
+  out[3] = load(3);
+}
+
+template <int bits>
+static inline void unpack(const uint8_t* block, Vec (&out)[4]) {
+  __m256i codes[4];
+  unpack_codes<bits>(block, codes);
+  for (int j = 0; j < 4; ++j) {
+    out[j].v = _mm256_cvtepi32_ps(codes[j]);
+  }
+}
+
+// 32 E2M1 codes: sign, two bits of exponent, one of mantissa.
+static inline void unpack_e2m1(const uint8_t* block, Vec (&out)[4]) {
+  const __m256 values = _mm256_setr_ps(0.f, .5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f);
+  const __m256i sign = _mm256_set1_epi32(static_cast<int>(0x80000000u));
+  __m256i codes[4];
+  unpack_codes<4>(block, codes);
+  for (int j = 0; j < 4; ++j) {
+    const __m256 magnitude = _mm256_permutevar8x32_ps(values, codes[j]);  // reads three bits
+    const __m256i signs = _mm256_and_si256(_mm256_slli_epi32(codes[j], 28), sign);
+    out[j].v = _mm256_xor_ps(magnitude, _mm256_castsi256_ps(signs));
+  }
+}
+
+// 32 E4M3 codes: sign, four bits of exponent, three of mantissa. As an fp32 pattern the exponent is
+// 120 too small; the product mends it and the subnormals alike.
+static inline void unpack_e4m3(const uint8_t* block, Vec (&out)[4]) {
+  const __m256i sign = _mm256_set1_epi32(static_cast<int>(0x80000000u));
+  for (int j = 0; j < 4; ++j) {
+    const __m256i codes =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(block + 8 * j)));
+    const __m256i fields = _mm256_slli_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(0x7f)), 20);
+    const __m256i signs = _mm256_and_si256(_mm256_slli_epi32(codes, 24), sign);
+    const __m256 magnitude = _mm256_mul_ps(_mm256_castsi256_ps(fields), _mm256_set1_ps(0x1p120f));
+    out[j].v = _mm256_xor_ps(magnitude, _mm256_castsi256_ps(signs));
+  }
+}
+
+}  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

@@ -1,0 +1,69 @@
+// Eight fp32 lanes through the compiler's vector extension: the fallback for any processor, and
+// what arm64 uses until it has a file of its own.
+#pragma once
+
+#include "cpu/elements.h"
+
+namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
+
+struct Vec {
+  typedef float Lanes __attribute__((vector_size(32), aligned(4)));
+  Lanes v;
+
+  static Vec zero() { return {Lanes{}}; }
+  static Vec broadcast(float s) { return {Lanes{s, s, s, s, s, s, s, s}}; }
+  static Vec load(const float* p) {
+    Vec r;
+    __builtin_memcpy(&r.v, p, sizeof(r.v));
+    return r;
+  }
+  static Vec load(const bfloat_bits* p) { return convert(p); }
+  static Vec load(const half_bits* p) { return convert(p); }
+  void store(float* p) const { __builtin_memcpy(p, &v, sizeof(v)); }
+
+  // a · b + c
+  static Vec fma(Vec a, Vec b, Vec c) { return {a.v * b.v + c.v}; }
+  friend Vec operator*(Vec a, Vec b) { return {a.v * b.v}; }
+
+  float sum() const { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+
+ private:
+  template <class T>
+  static Vec convert(const T* p) {
+    Vec r;
+    for (int i = 0; i < 8; ++i) {
+      r.v[i] = to_float(p[i]);
+    }
+    return r;
+  }
+};
+
+// 32 codes of `bits` bits as floats, eight to a vector.
+template <int bits>
+static inline void unpack(const uint8_t* block, Vec (&out)[4]) {
+  for (int j = 0; j < 4; ++j) {
+    uint64_t word = 0;
+    __builtin_memcpy(&word, block + j * bits, bits);
+    for (int i = 0; i < 8; ++i) {
+      out[j].v[i] = static_cast<float>((word >> (i * bits)) & ((1u << bits) - 1));
+    }
+  }
+}
+
+// 32 E2M1 codes: sign, two bits of exponent, one of mantissa.
+static inline void unpack_e2m1(const uint8_t* block, Vec (&out)[4]) {
+  constexpr float values[16] = {0.f,  .5f,  1.f,  1.5f,  2.f,  3.f,  4.f,  6.f,
+                                -0.f, -.5f, -1.f, -1.5f, -2.f, -3.f, -4.f, -6.f};
+  for (int i = 0; i < 32; ++i) {
+    out[i / 8].v[i % 8] = values[(block[i / 2] >> (i % 2 * 4)) & 15];
+  }
+}
+
+// 32 E4M3 codes: sign, four bits of exponent, three of mantissa.
+static inline void unpack_e4m3(const uint8_t* block, Vec (&out)[4]) {
+  for (int i = 0; i < 32; ++i) {
+    out[i / 8].v[i % 8] = from_e4m3(block[i]);
+  }
+}
+
+}  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

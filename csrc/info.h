@@ -1,0 +1,16 @@
+// What this build is and what it chose on this machine.
+#pragma once
+
+#include <string>
+
+#include "weights.h"
+
+namespace mixbit {
+
+MIXBIT_API std::string isa();
+MIXBIT_API int num_threads();
+
+// The MLX version whose headers this library was compiled against.
+MIXBIT_API std::string built_for_mlx();
+
+}  // namespace mixbit

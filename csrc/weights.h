@@ -1,0 +1,62 @@
+// Weight matrices as the operations see them: which arrays they consist of, whether those fit, and
+// how the kernels are told.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cpu/kernels.h"
+#include "mlx/array.h"
+#include "mlx/ops.h"
+#include "mlx/utils.h"
+
+// Exported from the library so that the Python module can link against it.
+#define MIXBIT_API __attribute__((visibility("default")))
+
+namespace mixbit {
+
+namespace mx = mlx::core;
+
+// Storage of a weight [..., N, K], without the arrays.
+struct WeightFormat {
+  cpu::WeightKind kind;
+  int bits = 0;
+  int group_size = 0;
+
+  bool operator==(const WeightFormat&) const = default;
+
+  // Arrays that hold it: the weight itself, scales, biases.
+  int num_arrays() const;
+  // Values of K behind `columns` of the stored array.
+  int64_t in_dims(int64_t columns) const;
+};
+
+inline constexpr WeightFormat kDense{cpu::WeightKind::dense};
+
+// The format that (bits, group_size, mode) name. Throws std::invalid_argument, prefixed with `op`,
+// for a combination that MLX does not have.
+WeightFormat packed_format(std::string_view op, int bits, int group_size, const std::string& mode);
+
+// MLX's name of a packed kind.
+const char* mode_name(cpu::WeightKind kind);
+
+// Throws std::invalid_argument unless the arrays hold a weight of this format with `leading`
+// dimensions before [N, K], and K equals x's last dimension.
+void check_weight(std::string_view op, const WeightFormat& format, const mx::array& x,
+                  const std::vector<mx::array>& arrays, int leading);
+
+void check_floating(std::string_view op, std::string_view name, const mx::array& a);
+
+// `a` itself where it is known to be row-contiguous, else a node that makes it so.
+mx::array row_contiguous(const mx::array& a, mx::StreamOrDevice s);
+
+cpu::Element element_of(const mx::Dtype& dtype);
+
+// Pointers into evaluated, row-contiguous arrays, of matrix `index` of a stack of them.
+cpu::Weights weights_of(const WeightFormat& format, const mx::array* arrays, size_t index = 0);
+
+std::string shape_string(const mx::Shape& shape);
+
+}  // namespace mixbit
