@@ -1,0 +1,20 @@
+"""Layers: drop-in subclasses of the mlx and mlx-lm ones, with the same parameters.
+
+``isinstance`` checks, saving, LoRA wrapping, sharding and ``model.parameters()`` see what they
+always saw; only ``__call__`` is ours.
+"""
+
+from mixbit.nn.gated_delta_net import GatedDeltaNet, Qwen3NextGatedDeltaNet
+from mixbit.nn.linear import Embedding, Linear, QuantizedEmbedding, QuantizedLinear
+from mixbit.nn.switch import QuantizedSwitchLinear, SwitchLinear
+
+__all__ = [
+    "Embedding",
+    "GatedDeltaNet",
+    "Linear",
+    "QuantizedEmbedding",
+    "QuantizedLinear",
+    "QuantizedSwitchLinear",
+    "Qwen3NextGatedDeltaNet",
+    "SwitchLinear",
+]

@@ -1,0 +1,81 @@
+"""Linear layers and embeddings over :mod:`mixbit.ops`."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from mlx import nn
+
+from mixbit import ops
+
+__all__ = ["Embedding", "Linear", "QuantizedEmbedding", "QuantizedLinear"]
+
+
+class QuantizedLinear(nn.QuantizedLinear):
+    """``mlx.nn.QuantizedLinear``: x [..., in_dims] -> [..., out_dims], dtype of x."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return ops.quantized_matmul(
+            x,
+            self["weight"],
+            self["scales"],
+            self.get("biases"),
+            bias=self.get("bias"),
+            group_size=self.group_size,
+            bits=self.bits,
+            mode=self.mode,
+        )
+
+
+class Linear(nn.Linear):
+    """``mlx.nn.Linear``: x [..., in_dims] -> [..., out_dims], dtype of x."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return ops.linear(x, self["weight"], bias=self.get("bias"))
+
+    def to_quantized(
+        self,
+        group_size: int | None = None,
+        bits: int | None = None,
+        mode: str = "affine",
+        quantize_input: bool = False,
+    ) -> nn.Module:
+        """As ``mlx.nn.Linear.to_quantized``, giving :class:`QuantizedLinear`."""
+        if quantize_input:
+            return super().to_quantized(group_size, bits, mode, quantize_input)
+        return QuantizedLinear.from_linear(self, group_size, bits, mode)
+
+
+class QuantizedEmbedding(nn.QuantizedEmbedding):
+    """``mlx.nn.QuantizedEmbedding``; as an output head, [..., dims] -> [..., vocabulary]."""
+
+    def as_linear(self, x: mx.array) -> mx.array:
+        """Logits of a tied head, at the width and group size of the table itself."""
+        return ops.quantized_matmul(
+            x,
+            self["weight"],
+            self["scales"],
+            self.get("biases"),
+            group_size=self.group_size,
+            bits=self.bits,
+            mode=self.mode,
+        )
+
+
+class Embedding(nn.Embedding):
+    """``mlx.nn.Embedding``; as an output head, [..., dims] -> [..., vocabulary]."""
+
+    def as_linear(self, x: mx.array) -> mx.array:
+        """Logits of a tied head."""
+        return ops.linear(x, self["weight"])
+
+    def to_quantized(
+        self,
+        group_size: int | None = None,
+        bits: int | None = None,
+        mode: str = "affine",
+        quantize_input: bool = False,
+    ) -> nn.Module:
+        """As ``mlx.nn.Embedding.to_quantized``, giving :class:`QuantizedEmbedding`."""
+        if quantize_input:
+            return super().to_quantized(group_size, bits, mode, quantize_input)
+        return QuantizedEmbedding.from_embedding(self, group_size, bits, mode)
