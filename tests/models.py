@@ -130,18 +130,20 @@ def save_raw(
 def raw_weights(settings: Mapping[str, Any], seed: int) -> dict[str, np.ndarray]:
     """Float32 weights of the model that ``settings`` (a ``config``) describes, in raw layout.
 
-    Norm gains are stored minus one and the convolution as ``[channels, 1, taps]``.
+    Norm gains are stored minus one and the convolution as ``[channels, 1, taps]``. ``RandomState``
+    is numpy's frozen generator: the same numbers in every version.
     """
     text = settings.get("text_config", settings)
     nested = "text_config" in settings
     root = "model.language_model" if nested else "model"
-    rng = np.random.default_rng(seed)
+    rng = np.random.RandomState(seed)
     hidden, vocab = text["hidden_size"], text["vocab_size"]
+    tied = text["tie_word_embeddings"]
     weights: dict[str, np.ndarray] = {
-        f"{root}.embed_tokens.weight": rng.normal(0, 1, (vocab, hidden)),
+        f"{root}.embed_tokens.weight": rng.normal(0, hidden**-0.5 if tied else 1, (vocab, hidden)),
         f"{root}.norm.weight": rng.normal(0, 0.1, hidden),
     }
-    if not text["tie_word_embeddings"]:
+    if not tied:
         weights["lm_head.weight"] = _matrix(rng, vocab, hidden)
     for index, kind in enumerate(text["layer_types"]):
         prefix = f"{root}.layers.{index}"
@@ -161,9 +163,10 @@ def raw_weights(settings: Mapping[str, Any], seed: int) -> dict[str, np.ndarray]
 
 
 _Named = Iterator[tuple[str, np.ndarray]]
+_Random = np.random.RandomState
 
 
-def _linear_attention(rng: np.random.Generator, text: Mapping[str, Any], *, fused: bool) -> _Named:
+def _linear_attention(rng: _Random, text: Mapping[str, Any], *, fused: bool) -> _Named:
     hidden, heads = text["hidden_size"], text["linear_num_value_heads"]
     key = text["linear_num_key_heads"] * text["linear_key_head_dim"]
     value = heads * text["linear_value_head_dim"]
@@ -184,7 +187,7 @@ def _linear_attention(rng: np.random.Generator, text: Mapping[str, Any], *, fuse
     yield "out_proj.weight", _matrix(rng, hidden, value)
 
 
-def _attention(rng: np.random.Generator, text: Mapping[str, Any]) -> _Named:
+def _attention(rng: _Random, text: Mapping[str, Any]) -> _Named:
     hidden, dim = text["hidden_size"], text["head_dim"]
     query, key = text["num_attention_heads"] * dim, text["num_key_value_heads"] * dim
     yield "q_proj.weight", _matrix(rng, 2 * query, hidden)
@@ -195,13 +198,13 @@ def _attention(rng: np.random.Generator, text: Mapping[str, Any]) -> _Named:
     yield "k_norm.weight", rng.normal(0, 0.1, dim)
 
 
-def _mlp(rng: np.random.Generator, hidden: int, width: int) -> _Named:
+def _mlp(rng: _Random, hidden: int, width: int) -> _Named:
     yield "gate_proj.weight", _matrix(rng, width, hidden)
     yield "up_proj.weight", _matrix(rng, width, hidden)
     yield "down_proj.weight", _matrix(rng, hidden, width)
 
 
-def _experts(rng: np.random.Generator, text: Mapping[str, Any], *, fused: bool) -> _Named:
+def _experts(rng: _Random, text: Mapping[str, Any], *, fused: bool) -> _Named:
     hidden, count = text["hidden_size"], text["num_experts"]
     yield "gate.weight", _matrix(rng, count, hidden)
     yield "shared_expert_gate.weight", _matrix(rng, 1, hidden)
@@ -218,7 +221,7 @@ def _experts(rng: np.random.Generator, text: Mapping[str, Any], *, fused: bool) 
             yield f"experts.{index}.{name}", value
 
 
-def _matrix(rng: np.random.Generator, out_dims: int, in_dims: int) -> np.ndarray:
+def _matrix(rng: _Random, out_dims: int, in_dims: int) -> np.ndarray:
     return rng.normal(0, in_dims**-0.5, (out_dims, in_dims))
 
 
