@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mlx.nn.layers.base import Module
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from mixbit.errors import MixbitError
+from mixbit.integration import body_and_head
 
 _BATCH_TOKENS = 8192
 
@@ -136,13 +138,11 @@ def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _score(model: Module, rows: Sequence[tuple[list[int], list[int]]]) -> list[bool]:
+    body, head = body_and_head(model)
     longest = max(len(prompt) + len(answer) for prompt, answer in rows)
     # Padding on the right needs no mask: no layer lets a position see a later one.
-    tokens = mx.array(
-        [[*p, *a, *[0] * (longest - len(p) - len(a))] for p, a in rows], dtype=mx.int32
-    )
-    chosen = np.array(mx.argmax(model(tokens), axis=-1))
-    return [
-        chosen[row, len(prompt) - 1 : len(prompt) + len(answer) - 1].tolist() == answer
-        for row, (prompt, answer) in enumerate(rows)
-    ]
+    tokens = [[*p, *a, *[0] * (longest - len(p) - len(a))] for p, a in rows]
+    hidden = body(mx.array(tokens, dtype=mx.int32))
+    asked = [hidden[i, len(p) - 1 : len(p) + len(a) - 1] for i, (p, a) in enumerate(rows)]
+    chosen = iter(np.array(mx.argmax(head(mx.concatenate(asked)), axis=-1)).tolist())
+    return [list(islice(chosen, len(answer))) == answer for _, answer in rows]
