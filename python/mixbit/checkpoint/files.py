@@ -125,8 +125,11 @@ def _read_index(folder: Path) -> dict[str, str]:
         raise MixbitError(f"{path} has no weight_map; fetch the model again.")
     for file_name in set(map(str, placement.values())):
         # A plain name cannot lead out of the folder, whatever the file system.
-        if Path(file_name).name != file_name or "\\" in file_name or "\0" in file_name:
-            raise MixbitError(f"{path} names {file_name!r}, which is not a file of its own folder.")
+        plain = Path(file_name).name == file_name and not {"\\", "\0"} & set(file_name)
+        if not plain or not file_name.endswith(".safetensors"):
+            raise MixbitError(
+                f"{path} names {file_name!r}, which is not a weight file of its own folder."
+            )
     return {name: str(file_name) for name, file_name in placement.items()}
 
 

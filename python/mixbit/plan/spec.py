@@ -1,4 +1,4 @@
-"""What one module is quantised to, and which combinations MLX can hold."""
+"""What one module is quantised to, and which combinations can be packed."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -44,7 +44,7 @@ class QuantSpec:
         return self.bits + _MODES[self.mode].overhead / self.group_size
 
     def violation(self, in_dims: int | None = None) -> str | None:
-        """Why MLX cannot pack rows of ``in_dims`` weights so, or None when it can.
+        """Why rows of ``in_dims`` weights cannot be packed so, or None when they can.
 
         Without ``in_dims`` only the combination itself is judged.
         """
@@ -52,12 +52,10 @@ class QuantSpec:
         if mode is None:
             return f"mode {self.mode!r} is not one of {', '.join(_MODES)}"
         if self.bits not in mode.bits:
-            return f"{self.bits} bits do not exist in mode {self.mode}, only {_either(mode.bits)}"
+            return f"mode {self.mode} takes {_either(mode.bits)} bits, not {self.bits}"
         if self.group_size not in mode.group_sizes:
-            return (
-                f"group size {self.group_size} does not exist in mode {self.mode}, "
-                f"only {_either(mode.group_sizes)}"
-            )
+            sizes = _either(mode.group_sizes)
+            return f"mode {self.mode} takes groups of {sizes}, not {self.group_size}"
         if in_dims is not None and in_dims % self.group_size:
             return f"rows of {in_dims} weights do not split into groups of {self.group_size}"
         return None

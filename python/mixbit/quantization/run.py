@@ -180,19 +180,11 @@ def _sidecar(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
         "provenance": {
             "recipe": plan.provenance.get("recipe"),
             "source_config_sha256": hashlib.sha256(config).hexdigest(),
-            "mixbit": _version("mixbit"),
-            "mlx": _version("mlx"),
-            "mlx_lm": _version("mlx-lm"),
+            "mixbit": importlib.metadata.version("mixbit"),
+            "mlx": importlib.metadata.version("mlx"),
+            "mlx_lm": importlib.metadata.version("mlx-lm"),
         },
     }
-
-
-def _version(package: str) -> str | None:
-    """The installed version; None when run from a source tree."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _dense(plan: Plan) -> dict[str, str]:

@@ -59,7 +59,8 @@ def read(source: "Source", structure: ModelStructure | None) -> Plan:
                 f"are {packed.get(path) or 'not quantised'}."
             )
     modules = {path: packed.get(path) for path in module_paths(structure)}
-    return _with_story(Plan(modules, name, {"format": "mlx"}, structure), checkpoint)
+    plan = Plan(modules, source.path.resolve().name, {"format": "mlx"}, structure)
+    return _with_story(plan, checkpoint)
 
 
 def _with_story(plan: Plan, checkpoint: Checkpoint) -> Plan:
