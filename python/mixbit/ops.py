@@ -160,8 +160,8 @@ def gated_delta(
         mask: bool [B, T]; where false the state passes unchanged and ``y`` is 0.
 
     Returns:
-        ``y`` [B, T, Hv, Dv] in the dtype of ``v``, and the state after the last step. Differentiable
-        in all floating arguments.
+        ``y`` [B, T, Hv, Dv] in the dtype of ``v``, and the state after the last step.
+        Differentiable in all floating arguments.
 
     Raises:
         ValueError: for shapes or dtypes that do not fit together.

@@ -40,9 +40,10 @@ class Linear(nn.Linear):
         quantize_input: bool = False,
     ) -> nn.Module:
         """As ``mlx.nn.Linear.to_quantized``, giving :class:`QuantizedLinear`."""
-        if quantize_input:
-            return super().to_quantized(group_size, bits, mode, quantize_input)
-        return QuantizedLinear.from_linear(self, group_size, bits, mode)
+        layer = super().to_quantized(group_size, bits, mode, quantize_input)
+        if type(layer) is nn.QuantizedLinear:  # with quantize_input it is another class
+            layer.__class__ = QuantizedLinear
+        return layer
 
 
 class QuantizedEmbedding(nn.QuantizedEmbedding):
@@ -76,6 +77,7 @@ class Embedding(nn.Embedding):
         quantize_input: bool = False,
     ) -> nn.Module:
         """As ``mlx.nn.Embedding.to_quantized``, giving :class:`QuantizedEmbedding`."""
-        if quantize_input:
-            return super().to_quantized(group_size, bits, mode, quantize_input)
-        return QuantizedEmbedding.from_embedding(self, group_size, bits, mode)
+        layer = super().to_quantized(group_size, bits, mode, quantize_input)
+        if type(layer) is nn.QuantizedEmbedding:  # with quantize_input it is another class
+            layer.__class__ = QuantizedEmbedding
+        return layer

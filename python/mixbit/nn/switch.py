@@ -17,11 +17,9 @@ class QuantizedSwitchLinear(stock.QuantizedSwitchLinear):
     A layer with a global scale (nvfp4 of mlx >= 0.32.1) keeps to stock MLX.
     """
 
-    def __call__(
-        self, x: mx.array, indices: mx.array, sorted_indices: bool = False
-    ) -> mx.array:
+    def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
         if self.global_scale is not None:
-            return super().__call__(x, indices, sorted_indices)
+            return super().__call__(x, indices, sorted_indices)  # type: ignore[no-untyped-call]
         y = ops.gather_quantized_matmul(
             x,
             self["weight"],
@@ -39,9 +37,7 @@ class QuantizedSwitchLinear(stock.QuantizedSwitchLinear):
 class SwitchLinear(stock.SwitchLinear):
     """mlx-lm's ``SwitchLinear``: x [..., M, in_dims], indices [...] -> [..., M, out_dims]."""
 
-    def __call__(
-        self, x: mx.array, indices: mx.array, sorted_indices: bool = False
-    ) -> mx.array:
+    def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
         y = ops.gather_linear(x, self["weight"], indices, sorted_indices=sorted_indices)
         return y + mx.expand_dims(self["bias"][indices], -2) if "bias" in self else y
 

@@ -1,0 +1,231 @@
+"""Cases for the native matmul and gated delta kernels, checked against numpy in fp64.
+
+Run as a script it prints the worst error of each case as JSON: the tests start it once per
+instruction set, as the choice of kernels is made once per process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+
+from mixbit import ops
+
+DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+# Half a unit in the last place of the output, and for float32 what sums of a thousand terms lose.
+TOLERANCE = {"float32": 1e-6, "float16": 5e-4, "bfloat16": 4e-3}
+
+FORMATS = [("affine", bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)]
+FORMATS += [("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16)]
+
+
+def double(a: mx.array) -> np.ndarray:
+    """The values of ``a`` in fp64."""
+    return np.array(a.astype(mx.float32)).astype(np.float64)
+
+
+def relative_error(got: mx.array, want: np.ndarray) -> float:
+    """Largest error against the largest value."""
+    return float(np.abs(double(got) - want).max() / np.abs(want).max())
+
+
+def codes_of(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Codes of rows that are each one little-endian bit stream."""
+    stream = np.unpackbits(packed.view(np.uint8), axis=-1, bitorder="little")
+    weights = 1 << np.arange(bits)
+    return stream.reshape(*packed.shape[:-1], -1, bits) @ weights
+
+
+def unpacked(weight: list[mx.array], bits: int, group: int, mode: str) -> np.ndarray:
+    """Values of a packed weight in fp64, decoded here and not by MLX."""
+    codes = codes_of(np.array(weight[0]), bits)
+    if mode == "affine":
+        scales, biases = (np.repeat(double(a), group, axis=-1) for a in weight[1:])
+        return codes * scales + biases
+    scales = np.array(weight[1]).astype(np.int64)
+    factor = _e4m3(scales) if mode == "nvfp4" else 2.0 ** (scales - 127)
+    values = _e4m3(codes) if mode == "mxfp8" else _e2m1(codes)
+    return values * np.repeat(factor, group, axis=-1)
+
+
+def _minifloat(codes: np.ndarray, exponent_bits: int, mantissa_bits: int) -> np.ndarray:
+    mantissa = codes & ((1 << mantissa_bits) - 1)
+    exponent = (codes >> mantissa_bits) & ((1 << exponent_bits) - 1)
+    sign = np.where(codes >> (mantissa_bits + exponent_bits), -1.0, 1.0)
+    bias = (1 << (exponent_bits - 1)) - 1
+    fraction = mantissa / (1 << mantissa_bits) + (exponent > 0)
+    return sign * fraction * 2.0 ** (np.maximum(exponent, 1) - bias)
+
+
+def _e4m3(codes: np.ndarray) -> np.ndarray:
+    return _minifloat(codes, 4, 3)
+
+
+def _e2m1(codes: np.ndarray) -> np.ndarray:
+    return _minifloat(codes, 2, 1)
+
+
+@dataclass(frozen=True)
+class MatmulCase:
+    """One product: M rows, K inputs, N outputs; ``mode`` "dense" ignores bits and group."""
+
+    mode: str
+    bits: int
+    group: int
+    dtype: str
+    M: int
+    K: int
+    N: int
+    bias: bool
+
+    def run(self) -> float:
+        """Relative error of the native product."""
+        dtype = DTYPES[self.dtype]
+        rng = np.random.default_rng([self.bits, self.group, self.M, self.K, self.N])
+
+        def random(*shape: int) -> mx.array:
+            return mx.array(rng.standard_normal(shape, dtype=np.float32)).astype(dtype)
+
+        x, w = random(self.M, self.K), random(self.N, self.K)
+        bias = random(self.N) if self.bias else None
+        if self.mode == "dense":
+            y, values = ops.linear(x, w, bias=bias), double(w)
+        else:
+            packing = {"group_size": self.group, "bits": self.bits, "mode": self.mode}
+            if self.K % 32:  # mx.quantize refuses half a block, checkpoints may hold one
+                codes = rng.integers(0, 1 << 32, (self.N, self.K // 8), dtype=np.uint32)
+                scales = rng.integers(0x20, 0x50, (self.N, self.K // 16), dtype=np.uint8)
+                weight = [mx.array(codes), mx.array(scales)]
+            else:
+                weight = list(mx.quantize(w, **packing))
+            y = ops.quantized_matmul(x, *weight, bias=bias, **packing)
+            values = unpacked(weight, self.bits, self.group, self.mode)
+        want = double(x) @ values.T + (0 if bias is None else double(bias))
+        return relative_error(y, want)
+
+
+def matmul_cases() -> Iterator[MatmulCase]:
+    """Every format and dtype over rows around the kernels' tile sizes and odd widths."""
+    shapes = [(1, 384, 13), (2, 1152, 5), (3, 128, 1), (4, 640, 12), (5, 384, 25), (131, 128, 14)]
+    for mode, bits, group in FORMATS:
+        for dtype in DTYPES:
+            for index, (M, K, N) in enumerate(shapes):
+                yield MatmulCase(mode, bits, group, dtype, M, K, N, bias=index % 2 == 0)
+    for K in (16, 48, 336):  # half a block at the end
+        for M in (1, 7):
+            yield MatmulCase("nvfp4", 4, 16, "bfloat16", M, K, 9, bias=False)
+    for dtype in DTYPES:
+        for K in (1, 7, 31, 32, 33, 515, 1030):
+            for M in (1, 3, 6):
+                yield MatmulCase("dense", 0, 0, dtype, M, K, 11, bias=M == 3)
+
+
+def delta_rule(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    g: np.ndarray,
+    beta: np.ndarray,
+    state: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The gated delta rule in fp64, written as its definition."""
+    B, T, Hv, Dv = v.shape
+    group = Hv // q.shape[2]
+    S = np.zeros((B, Hv, Dv, q.shape[3])) if state is None else state.astype(np.float64)
+    y = np.zeros(v.shape)
+    for b in range(B):
+        for h in range(Hv):
+            for t in range(T):
+                if mask is not None and not mask[b, t]:
+                    continue
+                key = k[b, t, h // group]
+                decayed = g[b, t, h] * S[b, h]
+                change = beta[b, t, h] * (v[b, t, h] - decayed @ key)
+                S[b, h] = decayed + np.outer(change, key)
+                y[b, t, h] = S[b, h] @ q[b, t, h // group]
+    return y, S
+
+
+@dataclass(frozen=True)
+class DeltaCase:
+    """One run of the gated delta rule."""
+
+    B: int
+    T: int
+    Hk: int
+    Hv: int
+    Dk: int
+    Dv: int
+    dtype: str = "float32"
+    state: bool = False
+    mask: str = "none"
+
+    def run(self) -> tuple[float, float]:
+        """Relative errors of the output and of the state."""
+        rng = np.random.default_rng([self.B, self.T, self.Hk, self.Hv, self.Dk, self.Dv])
+        dtype = DTYPES[self.dtype]
+
+        def unit(*shape: int) -> mx.array:
+            a = rng.standard_normal(shape)
+            return mx.array((a / np.linalg.norm(a, axis=-1, keepdims=True)).astype(np.float32))
+
+        q = unit(self.B, self.T, self.Hk, self.Dk).astype(dtype)
+        k = unit(self.B, self.T, self.Hk, self.Dk).astype(dtype)
+        v = mx.array(rng.standard_normal((self.B, self.T, self.Hv, self.Dv), np.float32))
+        v = v.astype(dtype)
+        g = mx.array(rng.uniform(0.9, 1, (self.B, self.T, self.Hv)).astype(np.float32))
+        beta = mx.array(rng.uniform(0, 1, (self.B, self.T, self.Hv)).astype(np.float32))
+        shape = (self.B, self.Hv, self.Dv, self.Dk)
+        state = mx.array(rng.standard_normal(shape, np.float32)) if self.state else None
+        steps = np.arange(self.T) + np.zeros((self.B, 1), int)
+        row = np.arange(self.B)[:, None]
+        masks = {"none": None, "left": steps > row, "right": steps < self.T - 1 - row}
+        mask = masks[self.mask]
+        y, last = ops.gated_delta(q, k, v, g, beta, state, None if mask is None else mx.array(mask))
+        want_y, want_state = delta_rule(
+            *(double(a) for a in (q, k, v, g, beta)),
+            None if state is None else double(state),
+            mask,
+        )
+        return relative_error(y, want_y), relative_error(last, want_state)
+
+
+def delta_cases() -> Iterator[DeltaCase]:
+    """Head counts, widths that fill no vector, lengths, masks and dtypes."""
+    for Hk, Hv in ((2, 4), (1, 3), (3, 3)):
+        for Dk, Dv in ((64, 64), (48, 32), (30, 17), (5, 3), (128, 128)):
+            yield DeltaCase(2, 9, Hk, Hv, Dk, Dv)
+            yield DeltaCase(1, 1, Hk, Hv, Dk, Dv, state=True)
+    for mask in ("left", "right"):
+        for state in (False, True):
+            yield DeltaCase(3, 7, 2, 4, 32, 40, state=state, mask=mask)
+    for dtype in ("float16", "bfloat16"):
+        yield DeltaCase(2, 20, 2, 6, 64, 64, dtype=dtype, state=True)
+    yield DeltaCase(1, 200, 1, 2, 128, 128, state=True)
+
+
+def failures() -> list[str]:
+    """Every case whose error is above its tolerance."""
+    failed = [
+        f"{case}: {error:.2e}"
+        for case in matmul_cases()
+        if not (error := case.run()) <= TOLERANCE[case.dtype]
+    ]
+    for delta in delta_cases():
+        y, state = delta.run()
+        if not (y <= TOLERANCE[delta.dtype] and state <= TOLERANCE["float32"]):
+            failed.append(f"{delta}: y {y:.2e}, state {state:.2e}")
+    return failed
+
+
+if __name__ == "__main__":
+    from mixbit import backend
+
+    mx.set_default_device(mx.cpu)
+    isa = "stock" if backend.native is None else backend.native.isa()
+    print(json.dumps({"isa": isa, "failures": failures()}))

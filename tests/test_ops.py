@@ -1,0 +1,312 @@
+"""What the operations promise beyond their values: invariances, gradients, compile, errors."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from kernel_cases import DTYPES, double, relative_error, unpacked
+from mixbit import backend, ops
+
+
+def random(*shape: int, dtype: mx.Dtype = mx.float32, seed: int = 0) -> mx.array:
+    """Standard normal values."""
+    values = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+    return mx.array(values).astype(dtype)
+
+
+def packed(n: int, k: int, bits: int = 4, group: int = 64) -> list[mx.array]:
+    """A packed bf16 weight."""
+    return list(mx.quantize(random(n, k, dtype=mx.bfloat16, seed=1), group, bits))
+
+
+def test_the_native_module_serves_these_tests() -> None:
+    assert backend.native is not None, backend.reason
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("bits", [0, 2, 3, 5])
+def test_a_row_does_not_depend_on_its_batch(bits: int, dtype: mx.Dtype) -> None:
+    x = random(131, 192, dtype=dtype)
+    if bits:
+        weight = packed(37, 192, bits)
+
+        def product(rows: mx.array) -> mx.array:
+            return ops.quantized_matmul(rows, *weight, bits=bits)
+    else:
+        dense = random(37, 192, dtype=dtype, seed=1)
+
+        def product(rows: mx.array) -> mx.array:
+            return ops.linear(rows, dense)
+
+    whole = np.array(product(x).astype(mx.float32))
+    for rows in (1, 2, 3, 4, 5, 8, 31, 32, 130):
+        part = np.array(product(x[:rows]).astype(mx.float32))
+        assert np.array_equal(part, whole[:rows])
+
+
+def test_leading_dimensions_and_strides() -> None:
+    weight = packed(24, 128)
+    x = random(3, 1, 128, 2).swapaxes(-1, -2)
+    y = ops.quantized_matmul(x, *weight)
+    assert y.shape == (3, 1, 2, 24)
+    assert relative_error(y, double(x) @ unpacked(weight, 4, 64, "affine").T) < 1e-6
+    w = random(128, 24).T  # not row-contiguous
+    assert relative_error(ops.linear(x, w), double(x) @ double(w).T) < 1e-6
+    vector = ops.linear(random(128), w)
+    assert vector.shape == (24,)
+
+
+def test_empty_inputs_give_empty_outputs() -> None:
+    assert ops.quantized_matmul(mx.zeros((0, 128)), *packed(24, 128)).shape == (0, 24)
+    assert ops.linear(mx.zeros((2, 0, 8)), mx.zeros((3, 8))).shape == (2, 0, 3)
+
+
+def test_scales_and_activations_may_differ_in_dtype() -> None:
+    weight = packed(24, 128)  # bf16 scales
+    x = random(5, 128)
+    y = ops.quantized_matmul(x, *weight)
+    assert y.dtype == mx.float32
+    assert relative_error(y, double(x) @ unpacked(weight, 4, 64, "affine").T) < 1e-6
+
+
+def test_large_sums_stay_within_the_promised_error() -> None:
+    x, weight = random(2, 16384), packed(3, 16384, 4, 128)
+    want = double(x) @ unpacked(weight, 4, 128, "affine").T
+    assert relative_error(ops.quantized_matmul(x, *weight, group_size=128), want) < 1e-5
+
+
+@pytest.mark.parametrize("bits", [3, 4])
+def test_gradient_in_x_is_the_weight(bits: int) -> None:
+    weight = packed(24, 128, bits)
+    x, dy = random(5, 128), random(5, 24, seed=2)
+    bias = random(24, seed=3)
+
+    def loss(x: mx.array, bias: mx.array) -> mx.array:
+        return (ops.quantized_matmul(x, *weight, bias=bias, bits=bits) * dy).sum()
+
+    dx, dbias = mx.grad(loss, argnums=(0, 1))(x, bias)
+    assert relative_error(dx, double(dy) @ unpacked(weight, bits, 64, "affine")) < 1e-5
+    assert relative_error(dbias, double(dy).sum(0)) < 1e-6
+
+
+def test_gradient_of_dense_products() -> None:
+    x, w, dy = random(2, 5, 40), random(7, 40, seed=1), random(2, 5, 7, seed=2)
+    dx, dw = mx.grad(lambda x, w: (ops.linear(x, w) * dy).sum(), argnums=(0, 1))(x, w)
+    assert relative_error(dx, double(dy) @ double(w)) < 1e-6
+    assert relative_error(dw, np.einsum("btn,btk->nk", double(dy), double(x))) < 1e-6
+
+
+def test_packed_weights_have_no_gradient() -> None:
+    weight = packed(24, 128)
+    with pytest.raises(ValueError, match="no gradient"):
+        mx.grad(lambda s: ops.quantized_matmul(random(2, 128), weight[0], s, weight[2]).sum())(
+            weight[1]
+        )
+
+
+@pytest.mark.parametrize("shapeless", [False, True])
+def test_compiled_products_are_the_same(shapeless: bool) -> None:
+    weight = packed(24, 128)
+    function = mx.compile(lambda x: ops.quantized_matmul(x, *weight) + 1, shapeless=shapeless)
+    for rows in (1, 6):
+        x = random(rows, 128)
+        assert mx.array_equal(function(x), ops.quantized_matmul(x, *weight) + 1)
+
+
+def test_products_in_other_threads_and_streams() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    weight = packed(256, 512)
+    mx.eval(weight)
+    x = random(9, 512)
+    mx.eval(x)
+    want = np.array(ops.quantized_matmul(x, *weight))
+
+    def work(_: int) -> bool:
+        with mx.stream(mx.new_stream(mx.cpu)):
+            return np.array_equal(np.array(ops.quantized_matmul(x, *weight)), want)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(40)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((random(2, 64),), {}, r"x of shape \(2, 64\) does not fit a weight of shape \(24, 16\)"),
+        ((random(2, 128),), {"bits": 7}, "takes bits 2, 3, 4, 5, 6 or 8"),
+        ((random(2, 128),), {"group_size": 16}, "group_size 32, 64 or 128"),
+        ((random(2, 128),), {"group_size": 32}, r"scales must have shape \(24, 4\)"),
+        ((random(2, 128),), {"mode": "int4"}, "unknown mode 'int4'"),
+        ((random(2, 128),), {"mode": "mxfp4", "group_size": 32}, "takes no biases"),
+        ((random(2, 128),), {"bias": random(23)}, r"bias must have shape \(24,\)"),
+        ((mx.zeros((2, 128), mx.int32),), {}, "x must be float32, float16 or bfloat16"),
+    ],
+)
+def test_wrong_products_say_what_is_wrong(arguments, options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        ops.quantized_matmul(*arguments, *packed(24, 128), **options)
+
+
+def test_a_missing_bias_array_is_named() -> None:
+    w, scales, _ = packed(24, 128)
+    with pytest.raises(ValueError, match="mode 'affine' needs biases"):
+        ops.quantized_matmul(random(2, 128), w, scales)
+
+
+# ---- experts ------------------------------------------------------------------------------------
+
+
+def experts(bits: int, count: int = 5, n: int = 12, k: int = 64) -> list[mx.array]:
+    """Packed weights of ``count`` experts."""
+    return list(mx.quantize(random(count, n, k, dtype=mx.bfloat16, seed=1), 32, bits))
+
+
+@pytest.mark.parametrize("bits", [0, 3, 8])
+@pytest.mark.parametrize("shape", [((2, 3, 1, 1, 64), (2, 3, 2)), ((40, 1, 64), (40,))])
+def test_experts_against_fp64(bits: int, shape: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    x = random(*shape[0])
+    chosen = np.random.default_rng(2).integers(0, 5, shape[1])
+    if bits:
+        weight = experts(bits)
+        y = ops.gather_quantized_matmul(x, *weight, mx.array(chosen), group_size=32, bits=bits)
+        values = unpacked(weight, bits, 32, "affine")
+    else:
+        w = random(5, 12, 64, seed=1)
+        y, values = ops.gather_linear(x, w, mx.array(chosen)), double(w)
+    want = np.einsum("...mk,...nk->...mn", double(x), values[chosen])
+    assert y.shape == want.shape
+    assert relative_error(y, want) < 1e-6
+
+
+def test_expert_gradient_sums_over_the_chosen() -> None:
+    weight, chosen = experts(4), mx.array([[0, 3], [3, 3], [4, 1]])
+    x, dy = random(3, 1, 1, 64), random(3, 2, 1, 12, seed=2)
+    dx = mx.grad(
+        lambda x: (ops.gather_quantized_matmul(x, *weight, chosen, group_size=32) * dy).sum()
+    )(x)
+    values = unpacked(weight, 4, 32, "affine")[np.array(chosen)]
+    want = np.einsum("temn,tenk->tmk", double(dy), values)[:, None]
+    assert relative_error(dx, want) < 1e-5
+
+
+def test_an_expert_that_does_not_exist_is_visible() -> None:
+    y = ops.gather_quantized_matmul(random(2, 1, 64), *experts(4), mx.array([1, 5]), group_size=32)
+    assert np.isfinite(np.array(y[0])).all()
+    assert np.isnan(np.array(y[1])).all()
+
+
+def test_experts_that_do_not_broadcast_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(3,\), do not broadcast to the indices' shape \(2,\)"):
+        ops.gather_quantized_matmul(random(3, 1, 64), *experts(4), mx.array([1, 2]), group_size=32)
+
+
+# ---- gated delta --------------------------------------------------------------------------------
+
+
+def delta_inputs(T: int = 6, Hk: int = 2, Hv: int = 4, D: int = 16) -> list[mx.array]:
+    """q, k, v, g, beta."""
+    q, k = random(1, T, Hk, D, seed=1), random(1, T, Hk, D, seed=2)
+    k = k / mx.linalg.norm(k, axis=-1, keepdims=True)
+    gates = mx.sigmoid(random(2, 1, T, Hv, seed=4))
+    return [q, k, random(1, T, Hv, D, seed=3), gates[0], gates[1]]
+
+
+def test_key_heads_serve_consecutive_value_heads() -> None:
+    k = mx.zeros((1, 1, 2, 4))
+    k[0, 0, 0, 0] = 1
+    k[0, 0, 1, 1] = 1
+    ones = mx.ones((1, 1, 4))
+    _, state = ops.gated_delta(k, k, mx.ones((1, 1, 4, 4)), ones, ones)
+    assert np.array(mx.argmax(state[0, :, 0], axis=-1)).tolist() == [0, 0, 1, 1]
+
+
+def test_every_key_dimension_counts() -> None:
+    q, k, v, g, beta = delta_inputs(D=48)
+    y, _ = ops.gated_delta(q, k, v, g, beta)
+    changed = mx.concatenate([q[..., :32], q[..., 32:] + 1], axis=-1)
+    assert mx.abs(ops.gated_delta(changed, k, v, g, beta)[0] - y).max().item() > 1e-2
+
+
+def test_a_split_run_is_the_whole_run() -> None:
+    inputs = delta_inputs(T=11)
+    y, state = ops.gated_delta(*inputs)
+    y0, middle = ops.gated_delta(*(a[:, :4] for a in inputs))
+    y1, last = ops.gated_delta(*(a[:, 4:] for a in inputs), middle)
+    assert mx.array_equal(mx.concatenate([y0, y1], axis=1), y)
+    assert mx.array_equal(last, state)
+
+
+def test_the_given_state_is_not_changed() -> None:
+    inputs, state = delta_inputs(), mx.ones((1, 4, 16, 16))
+    mx.eval(ops.gated_delta(*inputs, state))
+    assert mx.array_equal(state, mx.ones((1, 4, 16, 16)))
+
+
+def test_a_zero_beta_only_decays_and_repetition_overwrites() -> None:
+    q, k, v, g, beta = delta_inputs(T=1)
+    state = random(1, 4, 16, 16, seed=9)
+    _, decayed = ops.gated_delta(q, k, v, g, mx.zeros_like(beta), state)
+    assert mx.allclose(decayed, g.reshape(1, 4, 1, 1) * state, rtol=1e-6)
+    ones = mx.ones_like(beta)
+    _, once = ops.gated_delta(q, k, v, ones, ones, state)
+    y, _ = ops.gated_delta(k, k, v, ones, ones, once)
+    assert mx.allclose(y, v, atol=1e-5)
+
+
+def test_a_vanishing_state_ends_at_zero() -> None:
+    _, k, _, _, beta = delta_inputs(T=400)
+    v = mx.zeros((1, 400, 4, 16))
+    y, state = ops.gated_delta(k, k, v, mx.full(beta.shape, 0.5), beta * 0, mx.ones((1, 4, 16, 16)))
+    assert mx.array_equal(state, mx.zeros_like(state))
+    assert mx.isfinite(y).all().item()
+    # Flushing is confined to the kernel.
+    assert (mx.array(1e-38) * mx.array(1e-2)).item() > 0
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_agree_with_finite_differences(masked: bool) -> None:
+    inputs = [*delta_inputs(T=4, Hk=1, Hv=2, D=4), random(1, 2, 4, 4, seed=5)]
+    mask = mx.array([[True, False, True, True]]) if masked else None
+    weights = [random(1, 4, 2, 4, seed=6), random(1, 2, 4, 4, seed=7)]
+
+    def loss(*arrays: mx.array) -> mx.array:
+        y, state = ops.gated_delta(*arrays, mask)
+        return (y * weights[0]).sum() + (state * weights[1]).sum()
+
+    gradients = mx.grad(loss, argnums=tuple(range(6)))(*inputs)
+    for index, (value, gradient) in enumerate(zip(inputs, gradients, strict=True)):
+        direction = random(*value.shape, seed=20 + index)
+        step = 1e-2
+        ends = [
+            loss(*inputs[:index], value + sign * step * direction, *inputs[index + 1 :]).item()
+            for sign in (1, -1)
+        ]
+        slope = (ends[0] - ends[1]) / (2 * step)
+        assert slope == pytest.approx((gradient * direction).sum().item(), rel=2e-2, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({0: random(1, 6, 3, 16)}, r"k must have shape \(1, 6, 3, 16\)"),
+        ({3: random(1, 6, 4, dtype=mx.bfloat16)}, "g and beta must be float32"),
+        ({0: random(1, 6, 2, 16, dtype=mx.float16)}, "must have the same dtype"),
+        ({4: random(1, 5, 4)}, r"beta must have shape \(1, 6, 4\)"),
+        ({5: mx.zeros((1, 4, 16, 16), mx.bfloat16)}, "the state must be float32"),
+        ({5: mx.zeros((1, 4, 16, 8))}, r"state must have shape \(1, 4, 16, 16\)"),
+    ],
+)
+def test_wrong_gated_delta_says_what_is_wrong(change, message) -> None:
+    inputs: list[mx.array | None] = [*delta_inputs(), None]
+    for index, value in change.items():
+        inputs[index] = value
+    with pytest.raises(ValueError, match=message):
+        ops.gated_delta(*inputs)
+
+
+def test_head_counts_that_do_not_divide_are_refused() -> None:
+    q = random(1, 6, 3, 16)
+    _, _, v, g, beta = delta_inputs()
+    with pytest.raises(ValueError, match="4, must be a multiple of the number of key heads, 3"):
+        ops.gated_delta(q, q, v, g, beta)
