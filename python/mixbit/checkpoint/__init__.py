@@ -9,6 +9,7 @@ from mixbit.checkpoint.structure import (
     describe,
     parameter_shapes,
 )
+from mixbit.checkpoint.wording import and_more
 from mixbit.checkpoint.write import write_json
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "ModelStructure",
     "ModuleShape",
     "TensorInfo",
+    "and_more",
     "build_model",
     "describe",
     "open_checkpoint",

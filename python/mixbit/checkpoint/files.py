@@ -10,6 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from mixbit.checkpoint.wording import and_more
 from mixbit.errors import MixbitError
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -141,7 +142,7 @@ def _weight_files(folder: Path, indexed: Iterable[str]) -> tuple[Path, ...]:
     if missing:
         raise MixbitError(
             f"{folder} lacks {missing[0]}, which its index names"
-            f"{_and_more(len(missing) - 1)}; fetch the model again."
+            f"{and_more(len(missing) - 1)}; fetch the model again."
         )
     return tuple(files)
 
@@ -166,7 +167,3 @@ def _tensor_info(file: Path, name: str, dtype: str, shape: tuple[int, ...]) -> T
     if dtype not in _DTYPE_BITS:
         raise MixbitError(f"Tensor {name} in {file} has the unknown type {dtype}.")
     return TensorInfo(file, dtype, shape, math.prod(shape) * _DTYPE_BITS[dtype] // 8)
-
-
-def _and_more(count: int) -> str:
-    return f" (and {count} more)" if count else ""

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mixbit.checkpoint import ModelStructure
+from mixbit.checkpoint import ModelStructure, and_more
 from mixbit.errors import MixbitError
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ def check(plan: "Plan", structure: ModelStructure) -> None:
     unknown = [path for path in plan.modules if path not in shapes]
     if unknown:
         raise MixbitError(
-            f"Plan {plan.name} names {unknown[0]}{_and_more(unknown)}, which is no module of this "
-            f"{structure.model_type} model that can be quantised{nearest(unknown[0], shapes)}."
+            f"Plan {plan.name} names {unknown[0]}{and_more(len(unknown) - 1)}, which is no module "
+            f"of this {structure.model_type} model that can be quantised"
+            f"{nearest(unknown[0], shapes)}."
         )
     faults = {
         path: fault
@@ -57,10 +58,6 @@ def _raise_first(plan: "Plan", faults: dict[str, str]) -> None:
     if faults:
         path = next(iter(faults))
         raise MixbitError(
-            f"Plan {plan.name} cannot be applied to {path}{_and_more(faults)}: {faults[path]}."
+            f"Plan {plan.name} cannot be applied to {path}{and_more(len(faults) - 1)}: "
+            f"{faults[path]}."
         )
-
-
-def _and_more(items: Iterable[str]) -> str:
-    count = len(list(items)) - 1
-    return f" (and {count} more)" if count else ""

@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mixbit.checkpoint import Checkpoint, build_model, parameter_shapes, side_part
+from mixbit.checkpoint import Checkpoint, and_more, build_model, parameter_shapes, side_part
 from mixbit.errors import MixbitError
 
 _FLOAT_DTYPES = ("BF16", "F16", "F32")
@@ -143,7 +143,7 @@ def _refuse_misfits(
 ) -> None:
     missing = [name for name in expected if name not in weights]
     if missing:
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        more = and_more(len(missing) - 1)
         raise MixbitError(f"{checkpoint.folder} lacks tensor {missing[0]}{more}.")
     for name, shape in expected.items():
         if tuple(weights[name].shape) != shape:
