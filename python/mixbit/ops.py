@@ -6,7 +6,7 @@ path MLX's own precision applies: on a CPU it accumulates in the dtype of the ac
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
 
@@ -51,10 +51,9 @@ def quantized_matmul(
         ValueError: for shapes, dtypes or formats that do not fit together.
     """
     if (core := native_here()) is not None:
-        y = core.quantized_matmul(
+        return core.quantized_matmul(
             x, w, scales, biases, bias=bias, group_size=group_size, bits=bits, mode=mode
         )
-        return cast(mx.array, y)
     y = mx.quantized_matmul(
         x, w, scales, biases, transpose=True, group_size=group_size, bits=bits, mode=mode
     )
@@ -73,7 +72,7 @@ def linear(x: mx.array, w: mx.array, *, bias: mx.array | None = None) -> mx.arra
         ValueError: for shapes or dtypes that do not fit together.
     """
     if (core := native_here()) is not None:
-        return cast(mx.array, core.linear(x, w, bias=bias))
+        return core.linear(x, w, bias=bias)
     y = x @ w.T
     return (y if bias is None else y + bias).astype(x.dtype)
 
@@ -107,10 +106,9 @@ def gather_quantized_matmul(
         ValueError: for shapes, dtypes or formats that do not fit together.
     """
     if (core := native_here()) is not None:
-        y = core.gather_quantized_matmul(
+        return core.gather_quantized_matmul(
             x, w, scales, biases, indices, group_size=group_size, bits=bits, mode=mode
         )
-        return cast(mx.array, y)
     return mx.gather_qmm(
         x,
         w,
@@ -130,7 +128,7 @@ def gather_linear(
 ) -> mx.array:
     """:func:`gather_quantized_matmul` for dense weights ``w`` [E, N, K]."""
     if (core := native_here()) is not None:
-        return cast(mx.array, core.gather_linear(x, w, indices))
+        return core.gather_linear(x, w, indices)
     return mx.gather_mm(
         x, w.swapaxes(-1, -2), rhs_indices=indices, sorted_indices=sorted_indices
     ).astype(x.dtype)
@@ -167,7 +165,7 @@ def gated_delta(
         ValueError: for shapes or dtypes that do not fit together.
     """
     if (core := native_here()) is not None:
-        return cast("tuple[mx.array, mx.array]", core.gated_delta(q, k, v, g, beta, state, mask))
+        return core.gated_delta(q, k, v, g, beta, state, mask)
     return _stock_gated_delta(q, k, v, g, beta, state, mask)
 
 

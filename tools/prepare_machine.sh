@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# See that this machine can build mixbit: Python >= 3.11 with venv and headers, and a C++ compiler.
+# On Debian missing packages are installed when that is allowed; otherwise one sentence names them.
+set -euo pipefail
+python=${1:-python3}
+
+fail() {
+  echo "mixbit setup: $1" >&2
+  exit 1
+}
+
+if [ "$(uname -s)" = Darwin ]; then
+  xcode-select -p >/dev/null 2>&1 ||
+    fail "the Xcode command-line tools are missing; run: xcode-select --install"
+fi
+
+missing=()
+have() { command -v "$1" >/dev/null 2>&1; }
+have "$python" || missing+=(python3)
+if have "$python"; then
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail "$("$python" --version) is too old; Python 3.11 or newer is needed (make PYTHON=python3.12 …)."
+  "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+  headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+  [ -f "$headers/Python.h" ] || missing+=(python3-dev)
+fi
+have "${CXX:-c++}" || missing+=(g++)
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if have apt-get; then
+  sudo=()
+  if [ "$(id -u)" -ne 0 ]; then
+    sudo=(sudo -n)
+    "${sudo[@]}" true 2>/dev/null ||
+      fail "these packages are missing: ${missing[*]}; run: sudo apt-get install ${missing[*]}"
+  fi
+  "${sudo[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq "${missing[@]}"
+  exit 0
+fi
+fail "these are missing: ${missing[*]} (Debian's names); install them and run make again."
