@@ -50,7 +50,7 @@ def test_one_pass_is_greedy_decoding(loaded: tuple[nn.Module, TokenizerWrapper])
         assert same_call(parse_call(text), case.expected) is right
 
 
-def test_score_does_not_depend_on_company(
+def test_score_keeps_the_order_of_the_cases(
     loaded: tuple[nn.Module, TokenizerWrapper],
 ) -> None:
     model, tokenizer = loaded

@@ -15,7 +15,7 @@ def _folder(name: str) -> Path:
     found = files(__name__) / name
     if not (isinstance(found, Path) and found.is_dir()):
         raise MixbitError(
-            f"the tiny model is missing from this installation ({found}), reinstall mixbit"
+            f"The tiny model is missing from this installation ({found}): reinstall mixbit."
         )
     return found
 
@@ -23,10 +23,8 @@ def _folder(name: str) -> Path:
 def tiny_model() -> Path:
     """Folder of the tiny Qwen3.5 model: bf16, Hugging Face layout, tokenizer and chat template.
 
-    Raises
-    ------
-    MixbitError
-        If the package is not installed as plain files.
+    Raises:
+        MixbitError: if the package is not installed as plain files.
     """
     return _folder("tiny-qwen3_5")
 
@@ -34,18 +32,15 @@ def tiny_model() -> Path:
 def tiny_data(name: str) -> Path:
     """JSONL file of the tiny model's held-out data.
 
-    Parameters
-    ----------
-    name
-        ``"tool_eval"`` (200 prompts, each with the expected call), ``"kld_eval"`` or
-        ``"calibration"`` (60 conversations each).
+    Args:
+        name: ``"tool_eval"`` (200 prompts, each with the expected call), ``"kld_eval"`` or
+            ``"calibration"`` (60 conversations each).
 
-    Raises
-    ------
-    MixbitError
-        If there is no data set of that name, or the package is not installed as plain files.
+    Raises:
+        MixbitError: if there is no data set of that name, or the package is not installed as
+            plain files.
     """
     if name not in _DATA:
         known = ", ".join(_DATA)
-        raise MixbitError(f"there is no tiny data set named {name!r}; choose one of {known}")
+        raise MixbitError(f"There is no tiny data set named {name!r}; choose one of {known}.")
     return _folder("tiny-qwen3_5-data") / f"{name}.jsonl"
