@@ -42,7 +42,7 @@ def load_cases(path: str | Path) -> list[ToolCase]:
     """Read a JSONL file whose lines hold ``messages``, ``tools`` and ``expected``.
 
     Raises:
-        MixbitError: if the file cannot be read or a line is not such an object; the message names the line.
+        MixbitError: if the file cannot be read or a line, which is named, is not such an object.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def encode(case: ToolCase, tokenizer: TokenizerWrapper) -> tuple[list[int], list
     """Token ids of the prompt (with thinking off) and of the expected answer to its end token.
 
     Raises:
-        MixbitError: if the chat template does not render the answer as a continuation of the prompt.
+        MixbitError: if the chat template does not continue the prompt with the answer.
     """
     call = {"type": "function", "function": dict(case.expected)}
     answer = {"role": "assistant", "content": "", "tool_calls": [call]}
