@@ -1,0 +1,54 @@
+"""``mixbit quantize``: a plan and a model become an mlx-lm checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from mixbit.cli.output import Output, add_json_option, named_progress_bar, plain_table
+from mixbit.cli.recipes import add_plan_options, chosen_plan
+
+
+def register(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "quantize",
+        help="quantise a model by a plan or a recipe",
+        description="Writes a checkpoint that mixbit and stock mlx-lm both load. "
+        "Refuses an output folder that exists.",
+    )
+    parser.add_argument("--model", required=True, help="unquantised model folder or hub id")
+    parser.add_argument("--mlx-path", required=True, metavar="OUT", help="folder to write")
+    add_plan_options(parser, plan_file=True)
+    add_json_option(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Quantise, then print what was written."""
+    output = Output(args.json)
+    with output.captured(), named_progress_bar() as progress:
+        from pathlib import Path
+
+        from mixbit.integration import resolve
+        from mixbit.quantization import quantize
+
+        source = resolve(args.model)
+        report = quantize(
+            source, Path(args.mlx_path), plan=chosen_plan(args, source), progress=progress
+        )
+    result = report.to_json()
+    output.show(_table(result))
+    output.write(result)
+
+
+def _table(result: dict[str, Any]) -> Any:
+    rows = [
+        ("written to", str(result["out_dir"])),
+        ("bits per weight", f"{result['bpw']:.3f}"),
+        ("bytes", f"{result['bytes']:,}"),
+        ("seconds", f"{result['seconds']:.1f}"),
+        ("modules left dense", str(len(result["dense"]))),
+        ("tensors dropped", str(len(result["dropped"]))),
+    ]
+    return plain_table(("quantised", ""), rows, text_columns=2)
