@@ -172,11 +172,20 @@ def test_generate_from_the_raw_prompt(
         (("--chat-template-config", "{"), "--chat-template-config is not valid JSON"),
         (("--chat-template-config", "[]"), "--chat-template-config must hold a JSON object"),
         (("--max-tokens", "0"), "--max-tokens"),
+        (("--tools", "numbers.json"), "chat template refuses"),
+        (("--ignore-chat-template", "--prompt", ""), "prompt is empty"),
     ],
 )
 def test_generate_with_options_that_cannot_be(
-    options: tuple[str, ...], said: str, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+    options: tuple[str, ...],
+    said: str,
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("numbers.json").write_text("[1, 2]", encoding="utf-8")
     message = failure(capsys, "generate", "--model", str(tiny_folder), "-p", "x", *options)
     assert said in message
 

@@ -19,7 +19,7 @@ def register(commands: Any) -> None:
         description="Loads the model twice, with mixbit and with stock mlx-lm, and times both "
         "alternately on the same random prompt. Medians over the trials.",
     )
-    parser.add_argument("--model", required=True, help="model folder or hub id")
+    parser.add_argument("--model", help="model folder or hub id (default: the shipped tiny model)")
     parser.add_argument(
         "--prompt-tokens", "-p", type=int, default=128, help="prompt length (default: 128)"
     )
@@ -45,9 +45,10 @@ def run(args: argparse.Namespace) -> None:
     output = Output(args.json)
     with output.captured(), progress_bar("timed runs") as progress:
         from mixbit.bench import compare
+        from mixbit.data import tiny_model
 
         result = compare(
-            args.model,
+            args.model or tiny_model(),
             prompt_tokens=args.prompt_tokens,
             generation_tokens=args.generation_tokens,
             num_trials=args.num_trials,

@@ -63,13 +63,13 @@ def _nats(value: float | None) -> str:
 
 
 def _notes(result: DemoResult) -> str:
-    calls = result.rows[0].tool_calls_total
+    # Each line fits 80 columns.
     return (
-        f"KLD against bf16 in nats and top-1 agreement in %, over {result.kld_tokens} tokens of "
-        f"{result.kld_documents} documents.\n"
-        f"Calls: greedy answers that are exactly the expected one, of {calls} prompts.\n"
-        f"Tokens/s: decoding {result.generated_tokens} tokens with mixbit and with stock mlx-lm "
-        f"in turns, median of {result.timed_runs}.\n"
+        f"KLD (nats) and top-1 agreement (%) with bf16 over {result.kld_tokens} tokens of "
+        f"{result.kld_documents} texts.\n"
+        f"calls: greedy answers exactly as expected, of {result.rows[0].tool_calls_total} prompts.\n"
+        f"tok/s: decoding {result.generated_tokens} tokens with mixbit and stock mlx-lm in turns; "
+        f"median of {result.timed_runs}.\n"
         f"Measured in {result.seconds:.0f} s."
     )
 

@@ -92,6 +92,8 @@ def run(args: argparse.Namespace) -> None:
         for token in args.extra_eos_token:
             tokenizer.add_eos_token(token)
         prompt, prompt_ids = _prompt(args, tokenizer, tools, template)
+        if not prompt_ids:
+            raise MixbitError("The prompt is empty.")
         sampler = make_sampler(
             args.temp,
             args.top_p,
@@ -158,14 +160,17 @@ def _prompt(
     prefilled = args.prefill_response is not None
     if prefilled:
         messages.append({"role": "assistant", "content": args.prefill_response})
-    rendered = tokenizer.apply_chat_template(
-        messages,
-        tools=tools,
-        tokenize=False,
-        continue_final_message=prefilled,
-        add_generation_prompt=not prefilled,
-        **template,
-    )
+    try:
+        rendered = tokenizer.apply_chat_template(
+            messages,
+            tools=tools,
+            tokenize=False,
+            continue_final_message=prefilled,
+            add_generation_prompt=not prefilled,
+            **template,
+        )
+    except Exception as error:  # templates raise whatever they like
+        raise MixbitError(f"The chat template refuses the prompt: {error}") from error
     return rendered, tokenizer.encode(rendered, add_special_tokens=False)
 
 

@@ -1,0 +1,101 @@
+"""mixbit's operations beside the stock MLX or mlx-lm ones that they stand in for.
+
+Stock MLX takes seconds for some of these on a CPU, so the rounds are few.
+"""
+
+from collections.abc import Callable
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.models.gated_delta import gated_delta_ops
+
+from mixbit import ops
+
+ENGINES = ("mixbit", "stock")
+
+Timed = Callable[..., None]
+Generator = np.random.Generator
+
+
+def normal(rng: Generator, *shape: int, dtype: mx.Dtype = mx.bfloat16) -> mx.array:
+    """Evaluated random array."""
+    array = mx.array(rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float32)).astype(dtype)
+    mx.eval(array)
+    return array
+
+
+def packed(rng: Generator, *shape: int, bits: int) -> list[mx.array]:
+    """Weight, scales and biases of a random matrix or stack of matrices, groups of 64."""
+    parts = list(mx.quantize(normal(rng, *shape), group_size=64, bits=bits))
+    mx.eval(parts)
+    return parts
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_quantized_matmul_by_bits(engine: str, bits: int, rng: Generator, timed: Timed) -> None:
+    x, (w, s, b) = normal(rng, 1, 4096), packed(rng, 4096, 4096, bits=bits)
+    calls = {
+        "mixbit": lambda: ops.quantized_matmul(x, w, s, b, bits=bits),
+        "stock": lambda: mx.quantized_matmul(x, w, s, b, bits=bits),
+    }
+    timed(f"quantized_matmul bf16 {bits} bit, M=1, 4096x4096", calls[engine], 5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("rows", [1, 2, 4, 8, 12, 16, 32])
+def test_quantized_matmul_by_rows(engine: str, rows: int, rng: Generator, timed: Timed) -> None:
+    x, (w, s, b) = normal(rng, rows, 2048), packed(rng, 2048, 2048, bits=4)
+    calls = {
+        "mixbit": lambda: ops.quantized_matmul(x, w, s, b),
+        "stock": lambda: mx.quantized_matmul(x, w, s, b, bits=4),
+    }
+    timed(f"quantized_matmul bf16 4 bit, M={rows}, 2048x2048", calls[engine], 3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32], ids=str)
+def test_quantized_matmul_prefill(
+    engine: str, dtype: mx.Dtype, rng: Generator, timed: Timed
+) -> None:
+    x, (w, s, b) = normal(rng, 64, 4096, dtype=dtype), packed(rng, 4096, 4096, bits=4)
+    calls = {
+        "mixbit": lambda: ops.quantized_matmul(x, w, s, b),
+        "stock": lambda: mx.quantized_matmul(x, w, s, b, bits=4),
+    }
+    name = "bf16" if dtype == mx.bfloat16 else "fp32"
+    timed(f"quantized_matmul {name} 4 bit, M=64, 4096x4096", calls[engine], 2)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("rows", [1, 64])
+def test_linear(engine: str, rows: int, rng: Generator, timed: Timed) -> None:
+    x, w = normal(rng, rows, 4096), normal(rng, 4096, 4096)
+    calls = {"mixbit": lambda: ops.linear(x, w), "stock": lambda: x @ w.T}
+    timed(f"linear bf16, M={rows}, 4096x4096", calls[engine], 3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("tokens", [1, 16])
+def test_gather_quantized_matmul(engine: str, tokens: int, rng: Generator, timed: Timed) -> None:
+    x, (w, s, b) = normal(rng, tokens, 1, 1, 2048), packed(rng, 16, 512, 2048, bits=4)
+    chosen = mx.array(rng.integers(16, size=(tokens, 8)).astype(np.uint32))
+    calls = {
+        "mixbit": lambda: ops.gather_quantized_matmul(x, w, s, b, chosen),
+        "stock": lambda: mx.gather_qmm(x, w, s, b, rhs_indices=chosen, bits=4),
+    }
+    timed(f"gather_quantized_matmul bf16 4 bit, {tokens} x 8 of 16 experts", calls[engine], 3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("steps", [1, 64])
+def test_gated_delta(engine: str, steps: int, rng: Generator, timed: Timed) -> None:
+    q, k, v = (normal(rng, 1, steps, 16, 128) for _ in range(3))
+    g, beta = (mx.array(rng.uniform(0.5, 1, (1, steps, 16)).astype(np.float32)) for _ in range(2))
+    state = mx.zeros((1, 16, 128, 128))
+    calls = {
+        "mixbit": lambda: ops.gated_delta(q, k, v, g, beta, state),
+        "stock": lambda: gated_delta_ops(q, k, v, g, beta, state),
+    }
+    timed(f"gated_delta bf16, T={steps}, 16 heads of 128", calls[engine], 3)
