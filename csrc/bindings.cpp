@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 
+#include "attention.h"
 #include "gated_delta.h"
 #include "gather_quantized_matmul.h"
 #include "info.h"
@@ -39,6 +40,10 @@ NB_MODULE(_core, m) {
   m.def("gated_delta", &mixbit::gated_delta, "q"_a, "k"_a, "v"_a, "g"_a, "beta"_a,
         "state"_a = nb::none(), "mask"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none(),
         "The gated delta rule over T steps: (y [B, T, Hv, Dv], state [B, Hv, Dv, Dk]).");
+
+  m.def("attention", &mixbit::attention, "q"_a, "k"_a, "v"_a, nb::kw_only(), "scale"_a,
+        "causal"_a = false, "mask"_a = nb::none(), "stream"_a = nb::none(),
+        "softmax(scale q kᵀ + mask) v: q [B, H, T, D], k and v [B, Hk, S, D] -> [B, H, T, D].");
 
   m.def("isa", &mixbit::isa, "Name of the instruction set whose kernels run.");
   m.def("num_threads", &mixbit::num_threads, "Threads that one operation may use.");

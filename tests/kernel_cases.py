@@ -1,4 +1,4 @@
-"""Cases for the native matmul and gated delta kernels, checked against numpy in fp64.
+"""Cases for the native matmul, gated delta and attention kernels, checked against numpy in fp64.
 
 Run as a script it prints the worst error of each case as JSON: the tests start it once per
 instruction set, as the choice of kernels is made once per process.
@@ -209,6 +209,72 @@ def delta_cases() -> Iterator[DeltaCase]:
     yield DeltaCase(1, 200, 1, 2, 128, 128, state=True)
 
 
+def softmax_attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, mask: np.ndarray | None
+) -> np.ndarray:
+    """Attention in fp64 from its definition; ``mask`` is added, a row of -inf gives zeros."""
+    group = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    scores = scale * q @ k.swapaxes(-1, -2) + (0 if mask is None else mask)
+    largest = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
+    total = weights.sum(-1, keepdims=True)
+    return (weights / np.where(total > 0, total, 1)) @ v
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """One attention; ``scale`` of the inputs makes the softmax sharp or flat."""
+
+    B: int
+    H: int
+    Hk: int
+    T: int
+    S: int
+    D: int
+    mask: str = "none"
+    dtype: str = "float32"
+    spread: float = 1.0
+
+    def run(self) -> float:
+        """Relative error of the output."""
+        rng = np.random.default_rng([self.B, self.H, self.Hk, self.T, self.S, self.D])
+        dtype = DTYPES[self.dtype]
+
+        def random(heads: int, steps: int) -> mx.array:
+            # As models have it: heads beside the values in memory, and a cache with room to spare.
+            a = rng.standard_normal((self.B, steps + 3, heads, self.D), dtype=np.float32)
+            return (mx.array(a * self.spread).astype(dtype)[:, :steps]).transpose(0, 2, 1, 3)
+
+        q, k, v = random(self.H, self.T), random(self.Hk, self.S), random(self.Hk, self.S)
+        newest = np.arange(self.T)[:, None] + self.S - self.T
+        seen = np.arange(self.S) <= newest
+        padded = seen & (np.arange(self.S) >= np.arange(self.B)[:, None, None, None])
+        masks: dict[str, tuple[mx.array | str | None, np.ndarray | None]] = {
+            "none": (None, None),
+            "causal": ("causal", np.where(seen, 0, -np.inf)),
+            "bool": (mx.array(padded), np.where(padded, 0, -np.inf)),
+        }
+        slope = -0.1 * np.arange(self.S, dtype=np.float32)
+        masks["float"] = (mx.array(slope).astype(dtype), double(mx.array(slope).astype(dtype)))
+        given, added = masks[self.mask]
+        y = ops.attention(q, k, v, scale=self.D**-0.5, mask=given)
+        want = softmax_attention(double(q), double(k), double(v), self.D**-0.5, added)
+        return relative_error(y, want)
+
+
+def attention_cases() -> Iterator[AttentionCase]:
+    """Head groups, lengths around the key block, widths that fill no vector, every mask."""
+    for mask in ("none", "causal", "bool", "float"):
+        for T, S in ((1, 1), (1, 130), (5, 64), (37, 37), (70, 200)):
+            yield AttentionCase(2, 4, 2, T, S, 64, mask)
+        yield AttentionCase(3, 6, 1, 9, 80, 40, mask)
+        yield AttentionCase(1, 3, 3, 9, 9, 5, mask)
+    yield AttentionCase(1, 8, 2, 90, 90, 256, "causal", spread=2.0)
+    for dtype in ("float16", "bfloat16"):
+        yield AttentionCase(2, 4, 2, 33, 70, 64, "causal", dtype)
+
+
 def failures() -> list[str]:
     """Every case whose error is above its tolerance."""
     failed = [
@@ -220,6 +286,11 @@ def failures() -> list[str]:
         y, state = delta.run()
         if not (y <= TOLERANCE[delta.dtype] and state <= TOLERANCE["float32"]):
             failed.append(f"{delta}: y {y:.2e}, state {state:.2e}")
+    failed += [
+        f"{case}: {error:.2e}"
+        for case in attention_cases()
+        if not (error := case.run()) <= TOLERANCE[case.dtype]
+    ]
     return failed
 
 

@@ -310,3 +310,76 @@ def test_head_counts_that_do_not_divide_are_refused() -> None:
     _, _, v, g, beta = delta_inputs()
     with pytest.raises(ValueError, match="4, must be a multiple of the number of key heads, 3"):
         ops.gated_delta(q, q, v, g, beta)
+
+
+# ---- attention ----------------------------------------------------------------------------------
+
+
+def attention_inputs() -> list[mx.array]:
+    """Q with four heads, k and v with two."""
+    return [random(1, 4, 6, 16), random(1, 2, 9, 16, seed=1), random(1, 2, 9, 16, seed=2)]
+
+
+def test_a_row_that_sees_nothing_is_zero_and_disturbs_no_other() -> None:
+    q, k, v = attention_inputs()
+    seen = mx.ones((6, 9), mx.bool_)
+    seen[2] = False
+    y = ops.attention(q, k, v, scale=0.25, mask=seen)
+    open_ = ops.attention(q, k, v, scale=0.25)
+    assert mx.array_equal(y[:, :, 2], mx.zeros_like(y[:, :, 2]))
+    assert mx.array_equal(y[:, :, 3:], open_[:, :, 3:])
+
+
+def test_large_scores_do_not_overflow_and_nan_is_not_hidden() -> None:
+    q, k, v = attention_inputs()
+    y = ops.attention(1e4 * q, 1e4 * k, v, scale=1.0)
+    assert mx.isfinite(y).all().item()
+    k[0, 0, 4, 3] = float("nan")
+    y = ops.attention(q, k, v, scale=0.25)
+    assert mx.isnan(y[0, :2]).all().item()
+    assert mx.isfinite(y[0, 2:]).all().item()
+
+
+def test_a_step_of_attention_does_not_depend_on_the_others() -> None:
+    q, k, v = random(1, 4, 50, 64), random(1, 2, 50, 64, seed=1), random(1, 2, 50, 64, seed=2)
+    whole = ops.attention(q, k, v, scale=0.125, mask="causal")
+    for step in (0, 7, 49):
+        end = step + 1
+        alone = ops.attention(q[:, :, step:end], k[:, :, :end], v[:, :, :end], scale=0.125)
+        assert mx.array_equal(alone[:, :, 0], whole[:, :, step])
+
+
+@pytest.mark.parametrize("mask", [None, "causal", mx.array([[True] * 8 + [False]] * 6)])
+def test_attention_gradients_agree_with_mlx(mask: mx.array | str | None) -> None:
+    def gradients(attention) -> list[mx.array]:
+        def loss(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+            return (attention(q, k, v, scale=0.25, mask=mask) ** 2).sum()
+
+        return mx.grad(loss, argnums=(0, 1, 2))(*attention_inputs())
+
+    ours, theirs = gradients(ops.attention), gradients(mx.fast.scaled_dot_product_attention)
+    for a, b in zip(ours, theirs, strict=True):
+        assert mx.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({1: random(1, 3, 9, 16), 2: random(1, 3, 9, 16)}, "q's heads be a multiple of k's"),
+        ({2: random(1, 2, 8, 16)}, r"v must have k's shape \(1, 2, 9, 16\)"),
+        ({0: random(1, 4, 6, 16, dtype=mx.bfloat16)}, "must have the same dtype"),
+        ({0: random(4, 6, 16)}, "must have 4 dimensions"),
+        ({0: random(1, 4, 10, 16)}, "as many keys as queries"),
+    ],
+)
+def test_wrong_attention_says_what_is_wrong(change, message) -> None:
+    inputs = attention_inputs()
+    for index, value in change.items():
+        inputs[index] = value
+    with pytest.raises(ValueError, match=message):
+        ops.attention(*inputs, scale=0.25, mask="causal")
+
+
+def test_a_mask_that_does_not_broadcast_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(6,8\)"):
+        ops.attention(*attention_inputs(), scale=0.25, mask=mx.ones((6, 8), mx.bool_))

@@ -82,6 +82,37 @@ struct GatedDelta {
 // Rows of the state that a task walks through all T steps: 16 rows of 128 floats stay in L1.
 constexpr int kStateRows = 16;
 
+// Attention input [B, heads, steps, D] with any strides, counted in elements.
+struct AttentionInput {
+  const void* data;
+  int64_t batch_stride, head_stride, step_stride, value_stride;
+};
+
+// y[b, t, h] = Σ_s softmax_s(scale q[b, h, t] · k[b, h', s] + mask) v[b, h', s],  h' = h / (H / Hk)
+struct Attention {
+  int B, H, Hk, T, S, D;
+  AttentionInput q, k, v;
+  Element element;  // of q, k, v and y
+  float scale;
+  bool causal;       // step t sees keys up to t + S − T
+  const void* mask;  // broadcast to [B, H, T, S] by its strides, or null
+  bool mask_is_bool;
+  Element mask_element;
+  int64_t mask_strides[4];
+  void* y;  // [B, T, H, D], row-contiguous
+};
+
+// Keys whose scores are held at a time, and the most query rows of a task: at D = 256 the fp32
+// copies of both are 64 KB each, which L2 holds.
+constexpr int kKeyBlock = 64;
+constexpr int kQueryRows = 64;
+
+// Floats of scratch for a task of `rows` query rows.
+static constexpr size_t attention_scratch(int rows, int D) {
+  const size_t padded = round_up(D, 2 * kLanes);
+  return 2 * (rows + kKeyBlock) * padded + size_t(rows) * (kKeyBlock + 3);
+}
+
 struct Kernels {
   const char* name;
   // dst[i] = src[i] in fp32, for rows of `count` values written `dst_stride` apart, zero-padded.
@@ -91,6 +122,8 @@ struct Kernels {
   // The same for up to kPanelRows rows and kPanelColumns columns; scratch of kPanelScratch floats.
   void (*matmul_panel)(const Matmul&, int m0, int m1, int n0, int n1, float* scratch);
   void (*gated_delta)(const GatedDelta&, int b, int hv, int row_begin, int row_end);
+  // Query steps [step0, step0 + steps) of the heads that share kv_head.
+  void (*attention)(const Attention&, int b, int kv_head, int step0, int steps, float* scratch);
 };
 
 extern const Kernels portable_kernels;

@@ -2,6 +2,7 @@
 
 // clang-format off: Vec comes before the kernels that are written over it
 #include "cpu/vec_portable.h"
+#include "cpu/attention_impl.h"
 #include "cpu/gated_delta_impl.h"
 #include "cpu/matmul_impl.h"
 // clang-format on
@@ -14,6 +15,7 @@ const Kernels portable_kernels = {
     portable::matmul_direct,
     portable::matmul_panel,
     portable::gated_delta,
+    portable::attention,
 };
 
 }  // namespace mixbit::cpu

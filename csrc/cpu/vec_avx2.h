@@ -26,6 +26,7 @@ struct Vec {
   // a · b + c
   static Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
   friend Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+  friend Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
 
   float sum() const {
     const __m128 halves = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -33,6 +34,29 @@ struct Vec {
     return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)));
   }
 };
+
+// e^x within 1 ulp for x in [-87, 88]; 0 below, also for −∞, and clamped above. x = n ln 2 + r with
+// ln 2 in two parts (Cody and Waite), then a minimax polynomial for e^r on |r| <= ln 2 / 2.
+static inline Vec exp(Vec x) {
+  const __m256 low = _mm256_set1_ps(-87.33654f);
+  // In this order min and max hand a NaN on.
+  const __m256 clamped = _mm256_min_ps(_mm256_set1_ps(88.37626f), _mm256_max_ps(low, x.v));
+  const __m256 n = _mm256_round_ps(_mm256_mul_ps(clamped, _mm256_set1_ps(1.44269504f)),
+                                   _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), clamped);
+  r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), r);
+  __m256 y = _mm256_set1_ps(1.9875691500e-4f);
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(1.3981999507e-3f));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(8.3334519073e-3f));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(4.1665795894e-2f));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(1.6666665459e-1f));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(5.0000001201e-1f));
+  y = _mm256_fmadd_ps(_mm256_mul_ps(r, r), y, _mm256_add_ps(r, _mm256_set1_ps(1.f)));
+  const __m256i power =
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  const __m256 value = _mm256_mul_ps(y, _mm256_castsi256_ps(power));
+  return {_mm256_and_ps(value, _mm256_cmp_ps(x.v, low, _CMP_NLT_UQ))};
+}
 
 // 32 codes as 32-bit lanes, eight to a register, for every width alike.
 //

@@ -24,6 +24,7 @@ struct Vec {
   // a · b + c
   static Vec fma(Vec a, Vec b, Vec c) { return {a.v * b.v + c.v}; }
   friend Vec operator*(Vec a, Vec b) { return {a.v * b.v}; }
+  friend Vec operator+(Vec a, Vec b) { return {a.v + b.v}; }
 
   float sum() const { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
@@ -37,6 +38,14 @@ struct Vec {
     return r;
   }
 };
+
+static inline Vec exp(Vec x) {
+  Vec r;
+  for (int i = 0; i < 8; ++i) {
+    r.v[i] = __builtin_expf(x.v[i]);
+  }
+  return r;
+}
 
 // 32 codes of `bits` bits as floats, eight to a vector.
 template <int bits>

@@ -30,6 +30,11 @@ def gated_delta(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, g: mlx.
     The gated delta rule over T steps: (y [B, T, Hv, Dv], state [B, Hv, Dv, Dk]).
     """
 
+def attention(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, *, scale: float, causal: bool = False, mask: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
+    """
+    softmax(scale q kᵀ + mask) v: q [B, H, T, D], k and v [B, Hk, S, D] -> [B, H, T, D].
+    """
+
 def isa() -> str:
     """Name of the instruction set whose kernels run."""
 

@@ -13,6 +13,7 @@ import mlx.core as mx
 from mixbit.backend import native_here
 
 __all__ = [
+    "attention",
     "gated_delta",
     "gather_linear",
     "gather_quantized_matmul",
@@ -132,6 +133,36 @@ def gather_linear(
     return mx.gather_mm(
         x, w.swapaxes(-1, -2), rhs_indices=indices, sorted_indices=sorted_indices
     ).astype(x.dtype)
+
+
+def attention(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    *,
+    scale: float,
+    mask: mx.array | str | None = None,
+) -> mx.array:
+    """Scaled dot-product attention with grouped heads, as ``mx.fast.scaled_dot_product_attention``.
+
+    Args:
+        q: [B, H, T, D]; any strides, as ``k`` and ``v``, with which it shares a floating dtype.
+        k, v: [B, Hk, S, D], H a multiple of Hk.
+        scale: factor of the scores, usually ``D ** -0.5``.
+        mask: ``"causal"`` (step t sees the keys up to t + S - T), a bool array (true is seen) or a
+            floating one (added to the scores), broadcasting to [B, H, T, S]; ``None`` for all keys.
+
+    Returns:
+        [B, H, T, D] in the dtype of ``q``; 0 in a row that may see nothing. Differentiable in
+        ``q``, ``k`` and ``v``.
+
+    Raises:
+        ValueError: for shapes or dtypes that do not fit together.
+    """
+    if (core := native_here()) is not None:
+        causal = isinstance(mask, str) and mask == "causal"
+        return core.attention(q, k, v, scale=scale, causal=causal, mask=None if causal else mask)
+    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
 
 
 def gated_delta(

@@ -1,0 +1,145 @@
+#include "attention.h"
+
+#include <stdexcept>
+
+#include "cpu/attention.h"
+#include "mlx/allocator.h"
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/fast.h"
+#include "mlx/transforms.h"
+#include "mlx/utils.h"
+
+namespace mixbit {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw std::invalid_argument("[attention] " + what);
+}
+
+cpu::AttentionInput input_of(const mx::array& a) {
+  return {a.data<void>(), a.strides(0), a.strides(1), a.strides(2), a.strides(3)};
+}
+
+mx::Shape swapped(const mx::Shape& s) {
+  return {s[0], s[2], s[1], s[3]};
+}
+
+}  // namespace
+
+mx::array attention(const mx::array& q, const mx::array& k, const mx::array& v, float scale,
+                    bool causal, const std::optional<mx::array>& mask, mx::StreamOrDevice s) {
+  check_floating("attention", "q", q);
+  if (q.ndim() != 4 || k.ndim() != 4) {
+    refuse("q, k and v must have 4 dimensions: [B, heads, steps, head_dim].");
+  }
+  if (k.dtype() != q.dtype() || v.dtype() != q.dtype()) {
+    refuse("q, k and v must have the same dtype.");
+  }
+  if (v.shape() != k.shape()) {
+    refuse("v must have k's shape " + shape_string(k.shape()) + "; got " + shape_string(v.shape()) +
+           ".");
+  }
+  if (k.shape(0) != q.shape(0) || k.shape(3) != q.shape(3) || k.shape(1) == 0 ||
+      q.shape(1) % k.shape(1) != 0) {
+    refuse("k of shape " + shape_string(k.shape()) + " does not fit q of shape " +
+           shape_string(q.shape()) +
+           ": batch and head_dim must agree, and q's heads be a multiple of k's.");
+  }
+  if (causal && k.shape(2) < q.shape(2)) {
+    refuse("causal attention needs as many keys as queries.");
+  }
+  if (causal && mask) {
+    refuse("give a mask or causal=True, not both.");
+  }
+  std::vector<mx::array> inputs{q, k, v};
+  if (mask) {
+    if (mask->dtype() != mx::bool_) {
+      check_floating("attention", "a mask that is not bool", *mask);
+    }
+    const mx::Shape full{q.shape(0), q.shape(1), q.shape(2), k.shape(2)};
+    if (mx::broadcast_shapes(mask->shape(), full) != full) {
+      refuse("the mask of shape " + shape_string(mask->shape()) + " does not broadcast to " +
+             shape_string(full) + ".");
+    }
+    inputs.push_back(mx::broadcast_to(*mask, full, s));
+  }
+  const mx::array y(swapped(q.shape()), q.dtype(),
+                    std::make_shared<Attention>(mx::to_stream(s), scale, causal),
+                    std::move(inputs));
+  return mx::swapaxes(y, 1, 2, s);
+}
+
+void Attention::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) {
+  out.set_data(mx::allocator::malloc(out.nbytes()));
+  const mx::array& q = inputs[0];
+  const mx::array& k = inputs[1];
+  cpu::Attention p{};
+  p.B = q.shape(0);
+  p.H = q.shape(1);
+  p.T = q.shape(2);
+  p.D = q.shape(3);
+  p.Hk = k.shape(1);
+  p.S = k.shape(2);
+  p.q = input_of(q);
+  p.k = input_of(k);
+  p.v = input_of(inputs[2]);
+  p.element = element_of(q.dtype());
+  p.scale = scale_;
+  p.causal = causal_;
+  if (inputs.size() > 3) {
+    const mx::array& mask = inputs[3];
+    p.mask = mask.data<void>();
+    p.mask_is_bool = mask.dtype() == mx::bool_;
+    p.mask_element = element_of(mask.dtype());
+    for (int i = 0; i < 4; ++i) {
+      p.mask_strides[i] = mask.strides(i);
+    }
+  }
+  p.y = out.data<void>();
+  mx::cpu::get_command_encoder(stream()).dispatch([p] { cpu::attention(p); });
+}
+
+void Attention::eval_gpu(const std::vector<mx::array>&, mx::array&) {
+  throw std::runtime_error(
+      "[attention] has no GPU kernel; use mx.fast.scaled_dot_product_attention there.");
+}
+
+std::vector<mx::array> Attention::vjp(const std::vector<mx::array>& primals,
+                                      const std::vector<mx::array>& cotangents,
+                                      const std::vector<int>& argnums,
+                                      const std::vector<mx::array>&) {
+  std::vector<mx::array> varied;
+  for (int arg : argnums) {
+    if (arg > 2) {
+      throw std::invalid_argument("[attention] the mask has no gradient.");
+    }
+    varied.push_back(primals[arg]);
+  }
+  auto function = [&](const std::vector<mx::array>& arrays) {
+    std::vector<mx::array> inputs = primals;
+    for (size_t i = 0; i < argnums.size(); ++i) {
+      inputs[argnums[i]] = arrays[i];
+    }
+    const auto mask = inputs.size() > 3 ? std::optional(inputs[3]) : std::nullopt;
+    const mx::array y =
+        mx::fast::scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], scale_,
+                                               causal_ ? "causal"
+                                               : mask  ? "array"
+                                                       : "",
+                                               mask, std::nullopt, false, stream());
+    return std::vector<mx::array>{mx::swapaxes(y, 1, 2, stream())};
+  };
+  return mx::vjp(function, varied, cotangents).second;
+}
+
+bool Attention::is_equivalent(const mx::Primitive& other) const {
+  const auto& o = static_cast<const Attention&>(other);
+  return scale_ == o.scale_ && causal_ == o.causal_;
+}
+
+std::vector<mx::Shape> Attention::output_shapes(const std::vector<mx::array>& inputs) {
+  return {swapped(inputs[0].shape())};
+}
+
+}  // namespace mixbit

@@ -1,0 +1,42 @@
+"""Gated full attention of qwen3_5, qwen3_5_moe and qwen3_next over :mod:`mixbit.ops`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models import qwen3_next
+
+from mixbit import ops
+
+__all__ = ["Attention"]
+
+
+class Attention(qwen3_next.Qwen3NextAttention):
+    """Attention whose queries come with an output gate: [B, T, hidden] -> [B, T, hidden].
+
+    A quantised key-value cache (``bits``) goes through mlx-lm's own attention.
+    """
+
+    def __call__(
+        self, x: mx.array, mask: mx.array | str | None = None, cache: Any | None = None
+    ) -> mx.array:
+        if hasattr(cache, "bits"):
+            return super().__call__(x, mask, cache)
+        B, T, _ = x.shape
+        queries, gate = mx.split(
+            self.q_proj(x).reshape(B, T, self.num_attention_heads, -1), 2, axis=-1
+        )
+        keys, values = (
+            projection(x).reshape(B, T, self.num_key_value_heads, -1)
+            for projection in (self.k_proj, self.v_proj)
+        )
+        offset = 0 if cache is None else cache.offset
+        queries = self.rope(self.q_norm(queries).transpose(0, 2, 1, 3), offset=offset)
+        keys = self.rope(self.k_norm(keys).transpose(0, 2, 1, 3), offset=offset)
+        values = values.transpose(0, 2, 1, 3)
+        if cache is not None:
+            keys, values = cache.update_and_fetch(keys, values)
+        y = ops.attention(queries, keys, values, scale=self.scale, mask=mask)
+        y = y.transpose(0, 2, 1, 3).reshape(B, T, -1)
+        return self.o_proj(y * mx.sigmoid(gate.reshape(B, T, -1)))
