@@ -63,11 +63,12 @@ def _nats(value: float | None) -> str:
 
 
 def _notes(result: DemoResult) -> str:
+    prompts = result.rows[0].tool_calls_total
     # Each line fits 80 columns.
     return (
         f"KLD (nats) and top-1 agreement (%) with bf16 over {result.kld_tokens} tokens of "
         f"{result.kld_documents} texts.\n"
-        f"calls: greedy answers exactly as expected, of {result.rows[0].tool_calls_total} prompts.\n"
+        f"calls: greedy answers exactly as expected, of {prompts} prompts.\n"
         f"tok/s: decoding {result.generated_tokens} tokens with mixbit and stock mlx-lm in turns; "
         f"median of {result.timed_runs}.\n"
         f"Measured in {result.seconds:.0f} s."
