@@ -3,15 +3,19 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
 
 #include "attention.h"
+#include "delta_net.h"
 #include "gated_delta.h"
 #include "gather_quantized_matmul.h"
 #include "info.h"
 #include "quantized_matmul.h"
 
 namespace nb = nanobind;
+namespace mx = mlx::core;
 using namespace nb::literals;
 
 NB_MODULE(_core, m) {
@@ -20,15 +24,20 @@ NB_MODULE(_core, m) {
 
   m.doc() = "Native primitives of mixbit on mx.array; mixbit.ops is their public face.";
 
-  m.def("quantized_matmul", &mixbit::quantized_matmul, "x"_a, "w"_a, "scales"_a,
-        "biases"_a = nb::none(), nb::kw_only(), "bias"_a = nb::none(), "group_size"_a = 64,
-        "bits"_a = 4, "mode"_a = "affine", "stream"_a = nb::none(),
-        "x [..., K] times the transpose of a packed weight [N, K], plus bias [N]: [..., N] in x's "
-        "dtype.");
-  m.def("linear", &mixbit::linear, "x"_a, "w"_a, nb::kw_only(), "bias"_a = nb::none(),
-        "stream"_a = nb::none(),
-        "x [..., K] times the transpose of a dense weight [N, K], plus bias [N]: [..., N] in x's "
-        "dtype.");
+  nb::class_<mixbit::Weight>(m, "Weight",
+                             "A weight matrix [N, K], packed or (without scales) dense, with its "
+                             "bias [N] and the dtype of its product.")
+      .def(nb::init<const mx::array&, const std::optional<mx::array>&,
+                    const std::optional<mx::array>&, const std::optional<mx::array>&, int, int,
+                    const std::string&, const std::optional<mx::Dtype>&>(),
+           "w"_a, "scales"_a = nb::none(), "biases"_a = nb::none(), nb::kw_only(),
+           "bias"_a = nb::none(), "group_size"_a = 64, "bits"_a = 4, "mode"_a = "affine",
+           "dtype"_a = nb::none());
+
+  m.def("matmul", &mixbit::matmul, "x"_a, "weights"_a, nb::kw_only(), "stream"_a = nb::none(),
+        "x [..., K] times the transpose of each weight, plus its bias: a list of [..., N].");
+  m.def("swiglu", &mixbit::swiglu, "x"_a, "gate"_a, "up"_a, nb::kw_only(), "stream"_a = nb::none(),
+        "SiLU(x gateᵀ) (x upᵀ): [..., N] in x's dtype.");
   m.def(
       "gather_quantized_matmul", &mixbit::gather_quantized_matmul, "x"_a, "w"_a, "scales"_a,
       "biases"_a.none(), "indices"_a, nb::kw_only(), "group_size"_a = 64, "bits"_a = 4,
@@ -41,6 +50,21 @@ NB_MODULE(_core, m) {
         "state"_a = nb::none(), "mask"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none(),
         "The gated delta rule over T steps: (y [B, T, Hv, Dv], state [B, Hv, Dv, Dk]).");
 
+  m.def(
+      "delta_net",
+      [](const mx::array& qkv, const mx::array& z, const mx::array& a, const mx::array& b,
+         const mx::array& conv_weight, const mx::array& A_log, const mx::array& dt_bias,
+         const mx::array& norm_weight, const std::optional<mx::array>& conv_state,
+         const std::optional<mx::array>& state, const std::optional<mx::array>& mask,
+         const std::optional<mx::array>& lengths, int num_k_heads, float eps,
+         mx::StreamOrDevice s) {
+        return mixbit::delta_net(qkv, z, a, b, conv_weight, A_log, dt_bias, norm_weight,
+                                 {conv_state, state, mask, lengths}, num_k_heads, eps, s);
+      },
+      "qkv"_a, "z"_a, "a"_a, "b"_a, "conv_weight"_a, "A_log"_a, "dt_bias"_a, "norm_weight"_a,
+      "conv_state"_a = nb::none(), "state"_a = nb::none(), "mask"_a = nb::none(),
+      "lengths"_a = nb::none(), nb::kw_only(), "num_k_heads"_a, "eps"_a, "stream"_a = nb::none(),
+      "GatedDeltaNet between its projections: (y [B, T, Hv, Dv], convolution's state, state).");
   m.def("attention", &mixbit::attention, "q"_a, "k"_a, "v"_a, nb::kw_only(), "scale"_a,
         "causal"_a = false, "mask"_a = nb::none(), "stream"_a = nb::none(),
         "softmax(scale q kᵀ + mask) v: q [B, H, T, D], k and v [B, Hk, S, D] -> [B, H, T, D].");

@@ -140,11 +140,13 @@ void GatherQuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::a
 
   cpu::MatmulRequest request{};
   request.K = x.shape(-1);
-  request.N = out.shape(-1);
   request.x = x.data<void>();
   request.x_element = element_of(x.dtype());
-  request.y = out.data<void>();
-  request.y_element = element_of(out.dtype());
+  cpu::MatmulPart part{};
+  part.N = out.shape(-1);
+  part.y = out.data<void>();
+  part.y_element = element_of(out.dtype());
+  request.parts = {part};
   std::vector<cpu::Weights> weights;
   for (int e = 0; e < experts; ++e) {
     weights.push_back(weights_of(format_, &inputs[2], e));
@@ -166,13 +168,14 @@ void GatherQuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::a
       request.M = static_cast<int>(x_rows.size());
       request.x_rows = x_rows.data();
       request.y_rows = y_rows.data();
-      request.w = weights[e];
+      request.parts[0].w = weights[e];
       cpu::matmul(request);
     }
-    const size_t block = static_cast<size_t>(rows) * request.N;
+    const cpu::MatmulPart& part = request.parts[0];
+    const size_t block = static_cast<size_t>(rows) * part.N;
     for (int i : g.invalid) {
       for (size_t j = 0; j < block; ++j) {
-        cpu::store_element(request.y, request.y_element, i * block + j,
+        cpu::store_element(part.y, part.y_element, i * block + j,
                            std::numeric_limits<float>::quiet_NaN());
       }
     }

@@ -1,135 +1,225 @@
 #include "quantized_matmul.h"
 
+#include <functional>
 #include <numeric>
 #include <stdexcept>
 
 #include "cpu/matmul.h"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
+#include "mlx/transforms.h"
 
 namespace mixbit {
 
 namespace {
 
-mx::array build(const char* op, const mx::array& x, std::vector<mx::array> weight,
-                const WeightFormat& format, const std::optional<mx::array>& bias,
-                mx::StreamOrDevice s) {
-  check_floating(op, "x", x);
-  check_weight(op, format, x, weight, 0);
-  const int N = weight[0].shape(0);
-  std::vector<mx::array> inputs{row_contiguous(x, s)};
-  for (const mx::array& a : weight) {
-    inputs.push_back(row_contiguous(a, s));
-  }
-  if (bias) {
-    check_floating(op, "bias", *bias);
-    if (bias->shape() != mx::Shape{N}) {
-      throw std::invalid_argument("[" + std::string(op) + "] bias must have shape (" +
-                                  std::to_string(N) + ",); got " + shape_string(bias->shape()) +
-                                  ".");
+constexpr const char* kOp = "quantized_matmul";
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw std::invalid_argument(std::string("[") + kOp + "] " + what);
+}
+
+struct Operands {
+  std::vector<QuantizedMatmul::Part> parts;
+  std::vector<mx::array> inputs;
+};
+
+Operands operands_of(const mx::array& x, const std::vector<Weight>& weights, mx::StreamOrDevice s) {
+  check_floating(kOp, "x", x);
+  Operands operands{{}, {row_contiguous(x, s)}};
+  for (const Weight& weight : weights) {
+    check_weight(kOp, weight.format, x, weight.arrays, 0);
+    for (const mx::array& a : weight.arrays) {
+      operands.inputs.push_back(row_contiguous(a, s));
     }
-    inputs.push_back(row_contiguous(*bias, s));
+    if (weight.bias) {
+      check_floating(kOp, "bias", *weight.bias);
+      const mx::Shape expected{weight.arrays[0].shape(0)};
+      if (weight.bias->shape() != expected) {
+        refuse("bias must have shape " + shape_string(expected) + "; got " +
+               shape_string(weight.bias->shape()) + ".");
+      }
+      operands.inputs.push_back(row_contiguous(*weight.bias, s));
+    }
+    operands.parts.push_back({weight.format, weight.bias.has_value()});
   }
+  return operands;
+}
+
+mx::Shape product_shape(const mx::array& x, int N) {
   mx::Shape shape = x.shape();
   shape.back() = N;
-  return mx::array(std::move(shape), x.dtype(),
-                   std::make_shared<QuantizedMatmul>(mx::to_stream(s), format, bias.has_value()),
-                   std::move(inputs));
+  return shape;
+}
+
+// The products out of MLX operations that have gradients in x, biases and dense weights.
+std::vector<mx::array> composed(const std::vector<mx::array>& inputs,
+                                const std::vector<QuantizedMatmul::Part>& parts, bool swiglu,
+                                const std::vector<mx::Dtype>& dtypes, mx::Stream s) {
+  const mx::array& x = inputs[0];
+  std::vector<mx::array> products;
+  size_t next = 1;
+  for (const auto& part : parts) {
+    const mx::array* a = &inputs[next];
+    const auto& f = part.format;
+    mx::array y = f.kind == cpu::WeightKind::dense
+                      ? mx::matmul(x, mx::swapaxes(a[0], -1, -2, s), s)
+                      : mx::quantized_matmul(
+                            x, a[0], a[1],
+                            f.kind == cpu::WeightKind::affine ? std::optional(a[2]) : std::nullopt,
+                            true, f.group_size, f.bits, mode_name(f.kind), s);
+    if (part.has_bias) {
+      y = mx::add(y, a[f.num_arrays()], s);
+    }
+    products.push_back(y);
+    next += part.num_arrays();
+  }
+  if (swiglu) {
+    const mx::array& gate = products[0];
+    products = {mx::multiply(mx::multiply(gate, mx::sigmoid(gate, s), s), products[1], s)};
+  }
+  for (size_t i = 0; i < products.size(); ++i) {
+    products[i] = mx::astype(products[i], dtypes[i], s);
+  }
+  return products;
 }
 
 }  // namespace
 
-mx::array quantized_matmul(const mx::array& x, const mx::array& w, const mx::array& scales,
-                           const std::optional<mx::array>& biases,
-                           const std::optional<mx::array>& bias, int group_size, int bits,
-                           const std::string& mode, mx::StreamOrDevice s) {
-  const char* op = "quantized_matmul";
-  const WeightFormat format = packed_format(op, bits, group_size, mode);
-  std::vector<mx::array> weight{w, scales};
+Weight::Weight(const mx::array& w, const std::optional<mx::array>& scales,
+               const std::optional<mx::array>& biases, const std::optional<mx::array>& bias,
+               int group_size, int bits, const std::string& mode,
+               const std::optional<mx::Dtype>& dtype)
+    : format(scales ? packed_format(kOp, bits, group_size, mode) : kDense),
+      arrays{w},
+      bias(bias),
+      dtype(dtype) {
+  if (scales) {
+    arrays.push_back(*scales);
+  }
   if (biases) {
-    weight.push_back(*biases);
+    arrays.push_back(*biases);
   }
-  if (static_cast<int>(weight.size()) != format.num_arrays()) {
-    throw std::invalid_argument(std::string("[quantized_matmul] mode '") + mode +
-                                (biases ? "' takes no biases." : "' needs biases."));
+  if (static_cast<int>(arrays.size()) != format.num_arrays()) {
+    refuse(scales ? "mode '" + mode + (biases ? "' takes no biases." : "' needs biases.")
+                  : "a dense weight takes no biases.");
   }
-  return build(op, x, std::move(weight), format, bias, s);
 }
 
-mx::array linear(const mx::array& x, const mx::array& w, const std::optional<mx::array>& bias,
-                 mx::StreamOrDevice s) {
-  return build("linear", x, {w}, kDense, bias, s);
+std::vector<mx::array> matmul(const mx::array& x, const std::vector<Weight>& weights,
+                              mx::StreamOrDevice s) {
+  Operands operands = operands_of(x, weights, s);
+  std::vector<mx::Shape> shapes;
+  std::vector<mx::Dtype> dtypes;
+  for (const Weight& weight : weights) {
+    shapes.push_back(product_shape(x, weight.arrays[0].shape(0)));
+    dtypes.push_back(weight.dtype.value_or(x.dtype()));
+    if (!mx::issubdtype(dtypes.back(), mx::floating) || dtypes.back() == mx::float64) {
+      refuse("a product comes in float32, float16 or bfloat16.");
+    }
+  }
+  return mx::array::make_arrays(
+      std::move(shapes), dtypes,
+      std::make_shared<QuantizedMatmul>(mx::to_stream(s), std::move(operands.parts), false),
+      std::move(operands.inputs));
 }
 
-void QuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) {
-  out.set_data(mx::allocator::malloc(out.nbytes()));
+mx::array swiglu(const mx::array& x, const Weight& gate, const Weight& up, mx::StreamOrDevice s) {
+  const int N = gate.arrays[0].shape(0);
+  if (up.arrays[0].shape(0) != N) {
+    refuse("gate and up must have the same number of rows.");
+  }
+  Operands operands = operands_of(x, {gate, up}, s);
+  return mx::array(
+      product_shape(x, N), x.dtype(),
+      std::make_shared<QuantizedMatmul>(mx::to_stream(s), std::move(operands.parts), true),
+      std::move(operands.inputs));
+}
+
+void QuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs,
+                               std::vector<mx::array>& outputs) {
+  for (mx::array& out : outputs) {
+    out.set_data(mx::allocator::malloc(out.nbytes()));
+  }
   const mx::array& x = inputs[0];
   cpu::MatmulRequest request{};
   request.K = x.shape(-1);
-  request.N = out.shape(-1);
-  request.M = request.N == 0 ? 0 : static_cast<int>(out.size() / request.N);
+  request.M = std::accumulate(x.shape().begin(), x.shape().end() - 1, 1, std::multiplies<>());
   request.x = x.data<void>();
   request.x_element = element_of(x.dtype());
-  request.w = weights_of(format_, &inputs[1]);
-  if (has_bias_) {
-    request.bias = inputs.back().data<void>();
-    request.bias_element = element_of(inputs.back().dtype());
+  request.swiglu = swiglu_;
+  size_t next = 1;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    mx::array& out = outputs[swiglu_ ? 0 : i];
+    cpu::MatmulPart part{};
+    part.N = out.shape(-1);
+    part.w = weights_of(parts_[i].format, &inputs[next]);
+    if (parts_[i].has_bias) {
+      const mx::array& bias = inputs[next + parts_[i].format.num_arrays()];
+      part.bias = bias.data<void>();
+      part.bias_element = element_of(bias.dtype());
+    }
+    part.y = out.data<void>();
+    part.y_element = element_of(out.dtype());
+    request.parts.push_back(part);
+    next += parts_[i].num_arrays();
   }
-  request.y = out.data<void>();
-  request.y_element = element_of(out.dtype());
-  mx::cpu::get_command_encoder(stream()).dispatch([request] { cpu::matmul(request); });
+  mx::cpu::get_command_encoder(stream()).dispatch(
+      [request = std::move(request)] { cpu::matmul(request); });
 }
 
-void QuantizedMatmul::eval_gpu(const std::vector<mx::array>&, mx::array&) {
+void QuantizedMatmul::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
   throw std::runtime_error("[quantized_matmul] has no GPU kernel; use mx.quantized_matmul there.");
 }
 
 std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primals,
                                             const std::vector<mx::array>& cotangents,
                                             const std::vector<int>& argnums,
-                                            const std::vector<mx::array>&) {
-  const mx::array& dy = cotangents[0];
-  const int bias = has_bias_ ? static_cast<int>(primals.size()) - 1 : -1;
-  std::vector<mx::array> grads;
-  for (int arg : argnums) {
-    if (arg == 0 && format_.kind == cpu::WeightKind::dense) {
-      grads.push_back(mx::astype(mx::matmul(dy, primals[1], stream()), dy.dtype(), stream()));
-    } else if (arg == 0) {
-      const bool affine = format_.kind == cpu::WeightKind::affine;
-      grads.push_back(mx::astype(
-          mx::quantized_matmul(dy, primals[1], primals[2],
-                               affine ? std::optional(primals[3]) : std::nullopt, false,
-                               format_.group_size, format_.bits, mode_name(format_.kind), stream()),
-          dy.dtype(), stream()));
-    } else if (arg == bias) {
-      std::vector<int> rows(dy.ndim() - 1);
-      std::iota(rows.begin(), rows.end(), 0);
-      grads.push_back(
-          mx::astype(mx::sum(dy, rows, false, stream()), primals[arg].dtype(), stream()));
-    } else if (arg == 1 && format_.kind == cpu::WeightKind::dense) {
-      const int N = dy.shape(-1);
-      const int K = primals[0].shape(-1);
-      grads.push_back(
-          mx::astype(mx::matmul(mx::transpose(mx::reshape(dy, {-1, N}, stream()), stream()),
-                                mx::reshape(primals[0], {-1, K}, stream()), stream()),
-                     primals[1].dtype(), stream()));
-    } else {
-      throw std::invalid_argument(
-          "[quantized_matmul] packed weights have no gradient; freeze them, or train adapters.");
+                                            const std::vector<mx::array>& outputs) {
+  std::vector<bool> has_gradient{true};
+  for (const Part& part : parts_) {
+    for (int i = 0; i < part.num_arrays(); ++i) {
+      has_gradient.push_back(part.format.kind == cpu::WeightKind::dense ||
+                             i >= part.format.num_arrays());
     }
   }
-  return grads;
+  std::vector<mx::array> varied;
+  for (int arg : argnums) {
+    if (!has_gradient[arg]) {
+      refuse("packed weights have no gradient; freeze them, or train adapters.");
+    }
+    varied.push_back(primals[arg]);
+  }
+  std::vector<mx::Dtype> dtypes;
+  for (const mx::array& out : outputs) {
+    dtypes.push_back(out.dtype());
+  }
+  auto function = [&](const std::vector<mx::array>& arrays) {
+    std::vector<mx::array> inputs = primals;
+    for (size_t i = 0; i < argnums.size(); ++i) {
+      inputs[argnums[i]] = arrays[i];
+    }
+    return composed(inputs, parts_, swiglu_, dtypes, stream());
+  };
+  return mx::vjp(function, varied, cotangents).second;
 }
 
 bool QuantizedMatmul::is_equivalent(const mx::Primitive& other) const {
   const auto& o = static_cast<const QuantizedMatmul&>(other);
-  return format_ == o.format_ && has_bias_ == o.has_bias_;
+  return parts_ == o.parts_ && swiglu_ == o.swiglu_;
 }
 
 std::vector<mx::Shape> QuantizedMatmul::output_shapes(const std::vector<mx::array>& inputs) {
-  mx::Shape shape = inputs[0].shape();
-  shape.back() = inputs[1].shape(0);
-  return {shape};
+  std::vector<mx::Shape> shapes;
+  size_t next = 1;
+  for (const Part& part : parts_) {
+    shapes.push_back(product_shape(inputs[0], inputs[next].shape(0)));
+    next += part.num_arrays();
+  }
+  if (swiglu_) {
+    shapes.pop_back();
+  }
+  return shapes;
 }
 
 }  // namespace mixbit

@@ -47,7 +47,7 @@ def test_arrays_of_another_nanobind_mean_stock_and_one_warning(
     def rejecting(*_: object, **__: object) -> None:
         raise TypeError("incompatible function arguments: Invoked with types: mlx.core.array")
 
-    replaced(monkeypatch, linear=rejecting)
+    replaced(monkeypatch, matmul=rejecting)
     with pytest.warns(backend.MixbitWarning, match="do not share array types") as warned:
         backend.select()
     assert len(warned) == 1
@@ -63,7 +63,7 @@ def test_a_missing_module_means_stock_and_one_warning(monkeypatch: pytest.Monkey
 
 
 def test_wrong_numbers_mean_stock(monkeypatch: pytest.MonkeyPatch) -> None:
-    replaced(monkeypatch, linear=lambda x, _: x)
+    replaced(monkeypatch, matmul=lambda x, _: [x])
     with pytest.warns(backend.MixbitWarning, match=r"instead of \[\[11\.0\]\]"):
         backend.select()
     still_works()

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from kernel_cases import DTYPES, double, relative_error, unpacked
+from kernel_cases import DTYPES, delta_rule, double, relative_error, unpacked
 from mixbit import backend, ops
 
 
@@ -152,6 +152,69 @@ def test_a_missing_bias_array_is_named() -> None:
     w, scales, _ = packed(24, 128)
     with pytest.raises(ValueError, match="mode 'affine' needs biases"):
         ops.quantized_matmul(random(2, 128), w, scales)
+
+
+# ---- several products of one x -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 140])
+def test_products_that_share_x_are_those_alone(rows: int) -> None:
+    x = random(rows, 128, dtype=mx.bfloat16)
+    narrow, wide, dense = packed(24, 128, 3), packed(700, 128, 6), random(5, 128, seed=3)
+    together = ops.matmul(
+        x,
+        [
+            ops.Weight(*narrow, bits=3),
+            ops.Weight(*wide, bits=6, bias=random(700, seed=4)),
+            ops.Weight(dense, dtype=mx.float32),
+        ],
+    )
+    alone = [
+        ops.quantized_matmul(x, *narrow, bits=3),
+        ops.quantized_matmul(x, *wide, bits=6, bias=random(700, seed=4)),
+        ops.linear(x.astype(mx.float32), dense),
+    ]
+    assert [y.dtype for y in together] == [mx.bfloat16, mx.bfloat16, mx.float32]
+    for a, b in zip(together, alone, strict=True):
+        assert mx.array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("rows", [1, 3, 7, 140])
+def test_swiglu_against_fp64(rows: int, dtype: mx.Dtype) -> None:
+    x = random(rows, 128, dtype=dtype)
+    gate, up = packed(50, 128, 3), random(50, 128, dtype=mx.float16, seed=2) * 0.1
+    y = ops.swiglu(x, ops.Weight(*gate, bits=3), ops.Weight(up, bias=random(50, seed=3)))
+    g = double(x) @ unpacked(gate, 3, 64, "affine").T
+    want = g / (1 + np.exp(-g)) * (double(x) @ double(up).T + double(random(50, seed=3)))
+    tolerance = {mx.float32: 1e-6, mx.float16: 5e-4, mx.bfloat16: 4e-3}[dtype]
+    assert y.dtype == dtype
+    assert relative_error(y, want) < tolerance
+    assert mx.array_equal(
+        ops.swiglu(x[:1], ops.Weight(*gate, bits=3), ops.Weight(up, bias=random(50, seed=3))),
+        y[:1],
+    )
+
+
+def test_swiglu_gradient_agrees_with_its_composition() -> None:
+    x, gate, up = random(3, 128), packed(24, 128, 3), random(24, 128, seed=2)
+
+    def ours(x: mx.array, up: mx.array) -> mx.array:
+        return ops.swiglu(x, ops.Weight(*gate, bits=3), ops.Weight(up)).sum()
+
+    def composed(x: mx.array, up: mx.array) -> mx.array:
+        g = mx.quantized_matmul(x, *gate, bits=3)
+        return (g * mx.sigmoid(g) * (x @ up.T)).sum()
+
+    for a, b in zip(
+        mx.grad(ours, argnums=(0, 1))(x, up), mx.grad(composed, argnums=(0, 1))(x, up), strict=True
+    ):
+        assert mx.allclose(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_swiglu_needs_equal_shapes() -> None:
+    with pytest.raises(ValueError, match="the same number of rows"):
+        ops.swiglu(random(2, 8), ops.Weight(random(3, 8)), ops.Weight(random(4, 8)))
 
 
 # ---- experts ------------------------------------------------------------------------------------
@@ -310,6 +373,129 @@ def test_head_counts_that_do_not_divide_are_refused() -> None:
     _, _, v, g, beta = delta_inputs()
     with pytest.raises(ValueError, match="4, must be a multiple of the number of key heads, 3"):
         ops.gated_delta(q, q, v, g, beta)
+
+
+# ---- gated delta net -----------------------------------------------------------------------------
+
+
+def net_inputs(
+    T: int, Hk: int, Hv: int, Dk: int, Dv: int, dtype: mx.Dtype = mx.float32, B: int = 2
+) -> dict[str, mx.array | int | float]:
+    """Arguments of ``ops.delta_net`` with a state that matters."""
+    C = 2 * Hk * Dk + Hv * Dv
+    return {
+        "qkv": random(B, T, C, dtype=dtype),
+        "z": random(B, T, Hv, Dv, dtype=dtype, seed=1),
+        "a": random(B, T, Hv, seed=2),
+        "b": random(B, T, Hv, seed=3),
+        "conv_weight": random(C, 4, 1, dtype=dtype, seed=4),
+        "A_log": random(Hv, seed=5) - 3,
+        "dt_bias": random(Hv, dtype=dtype, seed=6),
+        "norm_weight": random(Dv, dtype=dtype, seed=7),
+        "num_k_heads": Hk,
+        "eps": 1e-6,
+        "conv_state": random(B, 3, C, dtype=dtype, seed=8),
+        "state": random(B, Hv, Dv, Dk, seed=9),
+    }
+
+
+def net_in_fp64(
+    qkv: np.ndarray,
+    z: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    conv_weight: np.ndarray,
+    A_log: np.ndarray,
+    dt_bias: np.ndarray,
+    norm_weight: np.ndarray,
+    num_k_heads: int,
+    eps: float,
+    conv_state: np.ndarray,
+    state: np.ndarray,
+    mask: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Y and the recurrent state, from the definitions."""
+    B, T, Hv, Dv = z.shape
+    if mask is not None:
+        qkv = np.where(mask[..., None], qkv, 0)
+    steps = np.concatenate([conv_state, qkv], axis=1)
+    mixed = sum(steps[:, j : j + T] * conv_weight[:, j, 0] for j in range(4))
+    mixed = mixed / (1 + np.exp(-mixed))
+    key = (mixed.shape[-1] - Hv * Dv) // 2
+    q, k = (t.reshape(B, T, num_k_heads, -1) for t in (mixed[..., :key], mixed[..., key : 2 * key]))
+    q, k = (t / np.sqrt((t**2).sum(-1, keepdims=True) + 1e-6) for t in (q, k))
+    v = mixed[..., 2 * key :].reshape(B, T, Hv, Dv)
+    g = np.exp(-np.exp(A_log) * np.log1p(np.exp(a + dt_bias)))
+    y, last = delta_rule(q / np.sqrt(q.shape[-1]), k, v, g, 1 / (1 + np.exp(-b)), state, mask)
+    y = y / np.sqrt((y**2).mean(-1, keepdims=True) + eps) * norm_weight
+    return y * z / (1 + np.exp(-z)), last
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("shape", [(1, 2, 4, 32, 32), (9, 1, 3, 30, 17), (40, 2, 6, 48, 64)])
+def test_delta_net_against_fp64(shape, masked: bool, dtype: mx.Dtype) -> None:
+    inputs = net_inputs(*shape, dtype=dtype)
+    mask = np.arange(shape[0]) >= np.array([[0], [shape[0] // 2]]) if masked else None
+    y, conv_state, state = ops.delta_net(**inputs, mask=None if mask is None else mx.array(mask))
+    wide = {k: double(v) if isinstance(v, mx.array) else v for k, v in inputs.items()}
+    want_y, want_state = net_in_fp64(**wide, mask=mask)
+    tolerance = {mx.float32: 2e-6, mx.float16: 5e-4, mx.bfloat16: 4e-3}[dtype]
+    assert relative_error(y, want_y) < tolerance
+    assert relative_error(state, want_state) < 2e-6
+    seen = inputs["qkv"] if mask is None else mx.where(mx.array(mask)[..., None], inputs["qkv"], 0)
+    steps = mx.concatenate([inputs["conv_state"], seen], axis=1)
+    assert mx.array_equal(conv_state, steps[:, -3:])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_native_and_stock_delta_net_agree(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = net_inputs(7, 2, 4, 32, 16)
+    lengths = mx.array([7, 2])
+    extra = {"lengths": lengths, "mask": mx.arange(7) < lengths[:, None]} if masked else {}
+    native = ops.delta_net(**inputs, **extra)
+    mx.eval(native)
+    monkeypatch.setattr(backend, "native", None)
+    for a, b in zip(native, ops.delta_net(**inputs, **extra), strict=True):
+        assert mx.allclose(a, b, atol=1e-4)
+
+
+def test_delta_net_starts_from_zeros() -> None:
+    inputs = net_inputs(3, 2, 4, 16, 16)
+    given = inputs | {name: mx.zeros_like(inputs[name]) for name in ("conv_state", "state")}
+    absent = inputs | {"conv_state": None, "state": None}
+    for a, b in zip(ops.delta_net(**given), ops.delta_net(**absent), strict=True):
+        assert mx.array_equal(a, b)
+
+
+def test_the_epsilon_of_small_keys_is_added_to_their_sum() -> None:
+    inputs = net_inputs(1, 1, 1, 128, 8, B=1) | {"state": None, "conv_state": None}
+    inputs["conv_weight"] = mx.ones((2 * 128 + 8, 4, 1))
+    small = 1e-4  # SiLU halves it
+    qkv = mx.full((1, 1, 264), 2 * small)
+    qkv[..., 256:] = 5.0
+    _, _, state = ops.delta_net(**inputs | {"qkv": qkv})
+    beta = mx.sigmoid(inputs["b"]).item()
+    value = 5 / (1 + np.exp(-5))
+    length = mx.linalg.norm(state[0, 0, 0]).item() / (beta * value)
+    assert length == pytest.approx(0.749, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_k_heads": 3}, "4, must be a multiple of the number of key heads, 3"),
+        ({"a": random(2, 5, 4, dtype=mx.bfloat16)}, "a has the wrong dtype"),
+        ({"z": random(2, 4, 4, 16)}, r"z must have shape \(2, 5, 4, 16\)"),
+        ({"qkv": random(2, 5, 127)}, "qkv has 127 channels"),
+        ({"conv_state": random(2, 2, 128)}, r"state must have shape \(2, 3, 128\)"),
+        ({"A_log": random(3)}, r"A_log must have shape \(4,\)"),
+    ],
+)
+def test_wrong_delta_net_says_what_is_wrong(change, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        ops.delta_net(**net_inputs(5, 2, 4, 16, 16) | change)
 
 
 # ---- attention ----------------------------------------------------------------------------------

@@ -84,6 +84,16 @@ static inline half_bits to_half(float v) {
 #endif
 }
 
+static constexpr Element element_type(const float*) {
+  return Element::f32;
+}
+static constexpr Element element_type(const half_bits*) {
+  return Element::f16;
+}
+static constexpr Element element_type(const bfloat_bits*) {
+  return Element::bf16;
+}
+
 static inline float load_element(const void* p, Element e, size_t i) {
   switch (e) {
     case Element::f32:

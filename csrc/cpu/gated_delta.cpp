@@ -1,6 +1,8 @@
 #include "cpu/gated_delta.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -38,27 +40,8 @@ class FlushSubnormals {
 // State values visited that make a task worth handing to another thread (some 10 µs).
 constexpr int64_t kWorkPerTask = 64 * 1024;
 
-}  // namespace
-
-void gated_delta(GatedDelta p, const void* q, const void* k, const void* v, Element element) {
+void run(const GatedDelta& p) {
   const Kernels& table = kernels();
-  const int key_rows = p.B * p.T * p.Hk;
-  const int value_rows = p.B * p.T * p.Hv;
-  std::vector<float> floats;
-  if (element != Element::f32) {
-    const size_t keys = static_cast<size_t>(key_rows) * p.Dk;
-    floats.resize(2 * keys + static_cast<size_t>(value_rows) * p.Dv);
-    table.to_float(q, element, key_rows, p.Dk, floats.data(), p.Dk);
-    table.to_float(k, element, key_rows, p.Dk, floats.data() + keys, p.Dk);
-    table.to_float(v, element, value_rows, p.Dv, floats.data() + 2 * keys, p.Dv);
-    p.q = floats.data();
-    p.k = floats.data() + keys;
-    p.v = floats.data() + 2 * keys;
-  } else {
-    p.q = static_cast<const float*>(q);
-    p.k = static_cast<const float*>(k);
-    p.v = static_cast<const float*>(v);
-  }
   // A task is a row block of one head, or several whole heads when heads are little work.
   const int heads = p.B * p.Hv;
   const int64_t work = int64_t(p.T) * p.Dk * p.Dv;
@@ -77,6 +60,154 @@ void gated_delta(GatedDelta p, const void* q, const void* k, const void* v, Elem
       table.gated_delta(p, head / p.Hv, head % p.Hv, begin, std::min(p.Dv, begin + rows));
     }
   });
+}
+
+// Values of the convolution or the norm that make a task.
+constexpr int64_t kValuesPerTask = 16 * 1024;
+
+// f(t0, t1) over steps [0, T), as many at a time as make a task when each is `values` of work.
+template <class F>
+void over_steps(int outer, int T, int64_t values, const F& f) {
+  const int steps = static_cast<int>(
+      std::clamp<int64_t>(kValuesPerTask / std::max<int64_t>(values, 1), 1, std::max(T, 1)));
+  const int tiles = (T + steps - 1) / steps;
+  parallel_for(outer * tiles, [&](int task) {
+    const int begin = task % tiles * steps;
+    f(task / tiles, begin, std::min(T, begin + steps));
+  });
+}
+
+float softplus(float x) {
+  return x > 20.f ? x : std::log1p(std::exp(x));
+}
+
+float at(const Parameter& p, size_t i) {
+  return load_element(p.data, p.element, i);
+}
+
+// The taps − 1 inputs of the convolution before each row's next step.
+void keep_conv_state(const DeltaNet& net, int C, const int* lengths, void* out) {
+  const size_t row = size_t(C) * size_of(net.element);
+  char* target = static_cast<char*>(out);
+  const char* qkv = static_cast<const char*>(net.qkv);
+  const char* before = static_cast<const char*>(net.conv_state);
+  for (int b = 0; b < net.B; ++b) {
+    const int end = lengths == nullptr ? net.T : std::clamp(lengths[b], 0, net.T);
+    for (int j = 0; j < net.taps - 1; ++j, target += row) {
+      const int step = end - (net.taps - 1) + j;
+      const char* source = nullptr;
+      if (step < 0) {
+        if (before != nullptr) {
+          source = before + (size_t(b) * (net.taps - 1) + net.taps - 1 + step) * row;
+        }
+      } else if (net.mask == nullptr || net.mask[b * net.T + step]) {
+        source = qkv + (size_t(b) * net.T + step) * row;
+      }
+      if (source == nullptr) {
+        std::memset(target, 0, row);
+      } else {
+        std::memcpy(target, source, row);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void gated_delta(GatedDelta p, const void* q, const void* k, const void* v, Element element) {
+  const Kernels& table = kernels();
+  const int key_rows = p.B * p.T * p.Hk;
+  const int value_rows = p.B * p.T * p.Hv;
+  std::vector<float> floats;
+  p.qk_step = static_cast<size_t>(p.Hk) * p.Dk;
+  p.v_step = static_cast<size_t>(p.Hv) * p.Dv;
+  if (element != Element::f32) {
+    const size_t keys = static_cast<size_t>(key_rows) * p.Dk;
+    floats.resize(2 * keys + static_cast<size_t>(value_rows) * p.Dv);
+    table.to_float(q, element, key_rows, p.Dk, floats.data(), p.Dk);
+    table.to_float(k, element, key_rows, p.Dk, floats.data() + keys, p.Dk);
+    table.to_float(v, element, value_rows, p.Dv, floats.data() + 2 * keys, p.Dv);
+    p.q = floats.data();
+    p.k = floats.data() + keys;
+    p.v = floats.data() + 2 * keys;
+  } else {
+    p.q = static_cast<const float*>(q);
+    p.k = static_cast<const float*>(k);
+    p.v = static_cast<const float*>(v);
+  }
+  run(p);
+}
+
+void delta_net(const DeltaNetLayer& layer) {
+  const Kernels& table = kernels();
+  DeltaNet net = layer.net;
+  const int C = 2 * net.Hk * net.Dk + net.Hv * net.Dv;
+  const size_t steps = static_cast<size_t>(net.B) * net.T;
+  const size_t values = steps * net.Hv * net.Dv, gates = steps * net.Hv;
+  std::vector<float> floats(size_t(C) * net.taps + net.Dv + steps * C + values + 2 * gates);
+  float* taps_first = floats.data();
+  float* norm = taps_first + size_t(C) * net.taps;
+  float* mixed = norm + net.Dv;
+  float* o = mixed + steps * C;
+  float* g = o + values;
+  float* beta = g + gates;
+
+  for (int c = 0; c < C; ++c) {
+    for (int j = 0; j < net.taps; ++j) {
+      taps_first[j * C + c] = at(layer.conv_weight, size_t(c) * net.taps + j);
+    }
+  }
+  table.to_float(layer.norm_weight.data, layer.norm_weight.element, 1, net.Dv, norm, net.Dv);
+  for (size_t i = 0; i < gates; ++i) {
+    const size_t h = i % net.Hv;
+    const float rate = std::exp(at(layer.A_log, h));
+    g[i] = std::exp(-rate * softplus(layer.a[i] + at(layer.dt_bias, h)));
+    beta[i] = 1.f / (1.f + std::exp(-layer.b[i]));
+  }
+
+  net.taps_first = taps_first;
+  net.norm_weight = norm;
+  net.mixed = mixed;
+  net.o = o;
+  keep_conv_state(net, C, layer.lengths, layer.conv_state_out);
+  const int heads = 2 * net.Hk + net.Hv;
+  if (net.T == 1) {
+    // All heads of one step: few values, one task.
+    over_steps(1, net.B, C, [&](int, int b0, int b1) {
+      for (int b = b0; b < b1; ++b) {
+        for (int head = 0; head < heads; ++head) {
+          table.delta_net_mix(net, b, head, 0, 1);
+        }
+      }
+    });
+  } else {
+    over_steps(net.B * heads, net.T, std::max(net.Dk, net.Dv), [&](int outer, int t0, int t1) {
+      table.delta_net_mix(net, outer / heads, outer % heads, t0, t1);
+    });
+  }
+
+  GatedDelta p{};
+  p.B = net.B;
+  p.T = net.T;
+  p.Hk = net.Hk;
+  p.Hv = net.Hv;
+  p.Dk = net.Dk;
+  p.Dv = net.Dv;
+  p.q = mixed;
+  p.k = mixed + net.Hk * net.Dk;
+  p.v = mixed + 2 * net.Hk * net.Dk;
+  p.qk_step = p.v_step = C;
+  p.g = g;
+  p.beta = beta;
+  p.mask = net.mask;
+  p.state_in = layer.state_in;
+  p.state_out = layer.state_out;
+  p.y = o;
+  p.y_element = Element::f32;
+  run(p);
+
+  over_steps(1, static_cast<int>(steps), int64_t(net.Hv) * net.Dv,
+             [&](int, int t0, int t1) { table.delta_net_norm(net, t0, t1); });
 }
 
 }  // namespace mixbit::cpu

@@ -7,21 +7,9 @@
 #pragma once
 
 #include "cpu/kernels.h"
+#include "cpu/vec_math.h"
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
-
-static inline float dot(const float* a, const float* b, int count) {
-  Vec sum = Vec::zero();
-  int i = 0;
-  for (; i + 8 <= count; i += 8) {
-    sum = Vec::fma(Vec::load(a + i), Vec::load(b + i), sum);
-  }
-  float total = sum.sum();
-  for (; i < count; ++i) {
-    total += a[i] * b[i];
-  }
-  return total;
-}
 
 // u[r] = S[r]·k and w[r] = S[r]·q for R rows of Dk values.
 template <int R>
@@ -109,9 +97,9 @@ static void gated_delta(const GatedDelta& p, int b, int hv, int row_begin, int r
       continue;
     }
     Step step;
-    step.q = p.q + (bt * p.Hk + hk) * p.Dk;
-    step.k = p.k + (bt * p.Hk + hk) * p.Dk;
-    step.v = p.v + y;
+    step.q = p.q + bt * p.qk_step + hk * p.Dk;
+    step.k = p.k + bt * p.qk_step + hk * p.Dk;
+    step.v = p.v + bt * p.v_step + hv * p.Dv;
     step.g = p.g[bt * p.Hv + hv];
     step.beta = p.beta[bt * p.Hv + hv];
     step.kq = dot(step.k, step.q, p.Dk);

@@ -45,9 +45,11 @@ struct Matmul {
   Weights w;
   const void* bias;  // [N] or null
   Element bias_element;
-  void* y;  // [M, N], row r written to row y_rows[r] when y_rows is given
+  void* y;  // row m, column n is written to y[row(m) · y_stride + n − y_column],
   Element y_element;
-  const int* y_rows;
+  const int* y_rows;  // row(m) = y_rows[m], or m − y_row without it
+  size_t y_stride;
+  int y_row, y_column;
 };
 
 // Rows up to which weights are decoded in registers; above it a block of them is decoded to fp32
@@ -67,9 +69,10 @@ constexpr size_t kPanelScratch =
 //   S <- g S;  S <- S + beta (v - S k) kᵀ;  y = S q
 struct GatedDelta {
   int B, T, Hk, Hv, Dk, Dv;
-  const float* q;  // [B, T, Hk, Dk]
+  const float* q;  // [B, T, Hk, Dk], steps qk_step floats apart
   const float* k;
-  const float* v;         // [B, T, Hv, Dv]
+  const float* v;  // [B, T, Hv, Dv], steps v_step floats apart
+  size_t qk_step, v_step;
   const float* g;         // [B, T, Hv]
   const float* beta;      // [B, T, Hv]
   const bool* mask;       // [B, T] or null; a false step leaves the state alone and writes y = 0
@@ -81,6 +84,26 @@ struct GatedDelta {
 
 // Rows of the state that a task walks through all T steps: 16 rows of 128 floats stay in L1.
 constexpr int kStateRows = 16;
+
+constexpr int kMaxTaps = 16;  // of GatedDeltaNet's convolution; the models have 4
+
+// What GatedDeltaNet does around the gated delta rule. Before: a causal depthwise convolution over
+// the channels q | k | v, SiLU, and for q and k each head divided by √(Σ² + 1e-6), q also by √Dk.
+// After: y = RMSNorm(o) · norm_weight · SiLU(z).
+struct DeltaNet {
+  int B, T, Hk, Hv, Dk, Dv, taps;
+  Element element;           // of qkv, conv_state, z and y
+  const void* qkv;           // [B, T, C], C = 2 Hk Dk + Hv Dv
+  const void* conv_state;    // [B, taps − 1, C], the steps before, or null for zeros
+  const float* taps_first;   // convolution weight [taps, C]
+  const bool* mask;          // [B, T] or null; a false step is zero to the convolution
+  float* mixed;              // [B, T, C]: q | k | v
+  const float* o;            // [B, T, Hv, Dv]
+  const void* z;             // [B, T, Hv, Dv]
+  const float* norm_weight;  // [Dv]
+  float eps;
+  void* y;  // [B, T, Hv, Dv]
+};
 
 // Attention input [B, heads, steps, D] with any strides, counted in elements.
 struct AttentionInput {
@@ -122,6 +145,13 @@ struct Kernels {
   // The same for up to kPanelRows rows and kPanelColumns columns; scratch of kPanelScratch floats.
   void (*matmul_panel)(const Matmul&, int m0, int m1, int n0, int n1, float* scratch);
   void (*gated_delta)(const GatedDelta&, int b, int hv, int row_begin, int row_end);
+  // Steps [t0, t1) of one head of the convolution's channels: heads are counted q, k, v.
+  void (*delta_net_mix)(const DeltaNet&, int b, int head, int t0, int t1);
+  // Steps [t0, t1) of the gated norm, over b · T + t.
+  void (*delta_net_norm)(const DeltaNet&, int t0, int t1);
+  // y[m, n] = SiLU(gate[m, n]) up[m, n], rows of n values; y in rows of y_stride.
+  void (*swiglu)(const float* gate, const float* up, int rows, int count, void* y, Element e,
+                 size_t y_offset, size_t y_stride);
   // Query steps [step0, step0 + steps) of the heads that share kv_head.
   void (*attention)(const Attention&, int b, int kv_head, int step0, int steps, float* scratch);
 };

@@ -3,6 +3,7 @@
 // clang-format off: Vec comes before the kernels that are written over it
 #include "cpu/vec_avx2.h"
 #include "cpu/attention_impl.h"
+#include "cpu/delta_net_impl.h"
 #include "cpu/gated_delta_impl.h"
 #include "cpu/matmul_impl.h"
 // clang-format on
@@ -10,7 +11,14 @@
 namespace mixbit::cpu {
 
 const Kernels avx2_kernels = {
-    "avx2",          avx2::to_float, avx2::matmul_direct, avx2::matmul_panel, avx2::gated_delta,
+    "avx2",
+    avx2::to_float,
+    avx2::matmul_direct,
+    avx2::matmul_panel,
+    avx2::gated_delta,
+    avx2::delta_net_mix,
+    avx2::delta_net_norm,
+    avx2::swiglu,
     avx2::attention,
 };
 

@@ -3,6 +3,7 @@
 // clang-format off: Vec comes before the kernels that are written over it
 #include "cpu/vec_portable.h"
 #include "cpu/attention_impl.h"
+#include "cpu/delta_net_impl.h"
 #include "cpu/gated_delta_impl.h"
 #include "cpu/matmul_impl.h"
 // clang-format on
@@ -15,6 +16,9 @@ const Kernels portable_kernels = {
     portable::matmul_direct,
     portable::matmul_panel,
     portable::gated_delta,
+    portable::delta_net_mix,
+    portable::delta_net_norm,
+    portable::swiglu,
     portable::attention,
 };
 

@@ -20,80 +20,147 @@ Scratch scratch(size_t floats) {
       static_cast<float*>(::operator new[](floats * sizeof(float), std::align_val_t(64))));
 }
 
+// A thread's scratch, kept between tasks and grown when a task needs more.
+float* thread_scratch(size_t floats) {
+  thread_local Scratch buffer;
+  thread_local size_t size = 0;
+  if (size < floats) {
+    buffer = scratch(floats);
+    size = floats;
+  }
+  return buffer.get();
+}
+
 // Waking another thread costs some 10 µs, in which one core multiplies this many weights.
 constexpr int64_t kWorkPerTask = 128 * 1024;
 
-// Columns a task of the direct kernel takes: a multiple of its widest tile, large enough to be
-// worth a wake-up, small enough that every thread gets several.
-int direct_columns(const MatmulRequest& r) {
-  const int64_t work_per_column = int64_t(r.K) * r.M;
-  const int worth = static_cast<int>(std::min<int64_t>(r.N, kWorkPerTask / work_per_column + 1));
-  const int shared = r.N / (4 * num_threads());
-  return round_up(std::max(worth, shared), 4);
-}
+// The rows of x in fp32, padded to whole blocks.
+struct Rows {
+  Scratch owned;
+  const float* x;
+  size_t stride;
+};
 
-void run_direct(const Matmul& p, int columns) {
+Rows rows_of(const MatmulRequest& r) {
+  if (r.x_element == Element::f32 && r.x_rows == nullptr && r.K % kBlock == 0) {
+    return {nullptr, static_cast<const float*>(r.x), static_cast<size_t>(r.K)};
+  }
+  const int stride = round_up(r.K, kBlock);
+  Scratch x = scratch(static_cast<size_t>(r.M) * stride);
   const Kernels& k = kernels();
-  parallel_for((p.N + columns - 1) / columns, [&](int task) {
-    const int n0 = task * columns;
-    k.matmul_direct(p, 0, p.M, n0, std::min(p.N, n0 + columns));
-  });
-}
-
-void run_panel(const Matmul& p) {
-  const Kernels& k = kernels();
-  const int row_tiles = (p.M + kPanelRows - 1) / kPanelRows;
-  const int column_tiles = (p.N + kPanelColumns - 1) / kPanelColumns;
-  // Neighbouring tasks share their rows of x, which then stay in L2.
-  const int64_t work = int64_t(std::min(p.M, kPanelRows)) * kPanelColumns * p.K;
-  const int tiles_per_task = static_cast<int>(
-      std::clamp<int64_t>(16 * kWorkPerTask / std::max<int64_t>(work, 1), 1, column_tiles));
-  const int tasks_per_row = (column_tiles + tiles_per_task - 1) / tiles_per_task;
-  parallel_for(row_tiles * tasks_per_row, [&](int task) {
-    thread_local const Scratch buffer = scratch(kPanelScratch);
-    const int m0 = task / tasks_per_row * kPanelRows;
-    const int m1 = std::min(p.M, m0 + kPanelRows);
-    const int begin = task % tasks_per_row * tiles_per_task;
-    const int end = std::min(column_tiles, begin + tiles_per_task);
-    for (int tile = begin; tile < end; ++tile) {
-      const int n0 = tile * kPanelColumns;
-      k.matmul_panel(p, m0, m1, n0, std::min(p.N, n0 + kPanelColumns), buffer.get());
+  if (r.x_rows == nullptr) {
+    k.to_float(r.x, r.x_element, r.M, r.K, x.get(), stride);
+  } else {
+    for (int m = 0; m < r.M; ++m) {
+      const size_t offset = static_cast<size_t>(r.x_rows[m]) * r.K * size_of(r.x_element);
+      k.to_float(static_cast<const char*>(r.x) + offset, r.x_element, 1, r.K,
+                 x.get() + static_cast<size_t>(m) * stride, stride);
     }
-  });
+  }
+  const float* data = x.get();
+  return {std::move(x), data, static_cast<size_t>(stride)};
+}
+
+Matmul problem_of(const MatmulRequest& r, const MatmulPart& part, const Rows& rows) {
+  Matmul p{};
+  p.M = r.M;
+  p.N = part.N;
+  p.K = r.K;
+  p.x = rows.x;
+  p.x_stride = rows.stride;
+  p.w = part.w;
+  p.bias = part.bias;
+  p.bias_element = part.bias_element;
+  p.y = part.y;
+  p.y_element = part.y_element;
+  p.y_rows = r.y_rows;
+  p.y_stride = part.N;
+  return p;
+}
+
+// A rectangle of one part's output.
+struct Tile {
+  int part, m0, m1, n0, n1;
+};
+
+void run_tile(const Matmul& p, const Tile& t) {
+  const Kernels& k = kernels();
+  if (p.M <= kDirectRows) {
+    return k.matmul_direct(p, t.m0, t.m1, t.n0, t.n1);
+  }
+  float* buffer = thread_scratch(kPanelScratch);
+  for (int n = t.n0; n < t.n1; n += kPanelColumns) {
+    k.matmul_panel(p, t.m0, t.m1, n, std::min(t.n1, n + kPanelColumns), buffer);
+  }
+}
+
+// Both products of a tile in fp32, then SiLU(first) · second, rounded once.
+void run_swiglu_tile(Matmul gate, Matmul up, const Tile& t) {
+  const int rows = t.m1 - t.m0, columns = t.n1 - t.n0;
+  // Ahead of the buffer that run_tile uses.
+  float* products = thread_scratch(kPanelScratch + 2 * size_t(rows) * columns) + kPanelScratch;
+  const Matmul target = gate;
+  for (Matmul* p : {&gate, &up}) {
+    p->y = p == &gate ? products : products + size_t(rows) * columns;
+    p->y_element = Element::f32;
+    p->y_rows = nullptr;
+    p->y_stride = columns;
+    p->y_row = t.m0;
+    p->y_column = t.n0;
+    run_tile(*p, t);
+  }
+  kernels().swiglu(products, products + size_t(rows) * columns, rows, columns, target.y,
+                   target.y_element, size_t(t.m0) * target.N + t.n0, target.N);
+}
+
+// Columns of a tile: whole register tiles, enough work to be worth a wake-up, and several tiles for
+// every thread.
+int tile_columns(const MatmulRequest& r, int N) {
+  const int rows = std::min(r.M, kPanelRows);
+  const int unit = r.M <= kDirectRows ? 4 : kPanelColumns;
+  const int64_t per_column = int64_t(r.K) * rows * (r.swiglu ? 2 : 1);
+  // Above kDirectRows a weight costs about a sixteenth per row of what it costs below.
+  const int64_t work = r.M <= kDirectRows ? kWorkPerTask : 16 * kWorkPerTask;
+  const int64_t worth = std::min<int64_t>(N, work / std::max<int64_t>(per_column, 1) + 1);
+  const int64_t shared = r.M <= kDirectRows ? N / (4 * num_threads()) : 0;
+  return round_up(static_cast<int>(std::max(worth, shared)), unit);
+}
+
+std::vector<Tile> tiles_of(const MatmulRequest& r) {
+  std::vector<Tile> tiles;
+  const int parts = r.swiglu ? 1 : static_cast<int>(r.parts.size());
+  // Neighbouring tiles share their rows of x, which then stay in L2.
+  for (int m = 0; m < r.M; m += kPanelRows) {
+    for (int part = 0; part < parts; ++part) {
+      const int N = r.parts[part].N;
+      const int columns = tile_columns(r, N);
+      for (int n = 0; n < N; n += columns) {
+        tiles.push_back({part, m, std::min(r.M, m + kPanelRows), n, std::min(N, n + columns)});
+      }
+    }
+  }
+  return tiles;
 }
 
 }  // namespace
 
 void matmul(const MatmulRequest& r) {
-  if (r.M == 0 || r.N == 0) {
+  const std::vector<Tile> tiles = tiles_of(r);
+  if (tiles.empty()) {
     return;
   }
-  Matmul p{r.M, r.N, r.K, nullptr, 0, r.w, r.bias, r.bias_element, r.y, r.y_element, r.y_rows};
-  Scratch x;
-  if (r.x_element == Element::f32 && r.x_rows == nullptr && r.K % kBlock == 0) {
-    p.x = static_cast<const float*>(r.x);
-    p.x_stride = r.K;
-  } else {
-    const int stride = round_up(r.K, kBlock);
-    x = scratch(static_cast<size_t>(r.M) * stride);
-    const Kernels& k = kernels();
-    if (r.x_rows == nullptr) {
-      k.to_float(r.x, r.x_element, r.M, r.K, x.get(), stride);
+  const Rows rows = rows_of(r);
+  std::vector<Matmul> problems;
+  for (const MatmulPart& part : r.parts) {
+    problems.push_back(problem_of(r, part, rows));
+  }
+  parallel_for(static_cast<int>(tiles.size()), [&](int i) {
+    if (r.swiglu) {
+      run_swiglu_tile(problems[0], problems[1], tiles[i]);
     } else {
-      for (int m = 0; m < r.M; ++m) {
-        const size_t offset = static_cast<size_t>(r.x_rows[m]) * r.K * size_of(r.x_element);
-        k.to_float(static_cast<const char*>(r.x) + offset, r.x_element, 1, r.K,
-                   x.get() + static_cast<size_t>(m) * stride, stride);
-      }
+      run_tile(problems[tiles[i].part], tiles[i]);
     }
-    p.x = x.get();
-    p.x_stride = stride;
-  }
-  if (r.M <= kDirectRows) {
-    run_direct(p, direct_columns(r));
-  } else {
-    run_panel(p);
-  }
+  });
 }
 
 }  // namespace mixbit::cpu

@@ -1,23 +1,33 @@
-// Schedules one matmul over threads.
+// Schedules products of one x with one or several matrices over threads.
 #pragma once
+
+#include <vector>
 
 #include "cpu/kernels.h"
 
 namespace mixbit::cpu {
 
-// Rows of activations in whatever type the caller has, and the rest of a Matmul. Row m of the
-// product uses row x_rows[m] of x when x_rows is given.
-struct MatmulRequest {
-  int M, N, K;
-  const void* x;  // [*, K], rows contiguous
-  Element x_element;
-  const int* x_rows;
+// One matrix and where its product goes.
+struct MatmulPart {
+  int N;
   Weights w;
   const void* bias;  // [N] or null
   Element bias_element;
   void* y;  // [*, N]
   Element y_element;
+};
+
+// Row m of the products uses row x_rows[m] of x and goes to row y_rows[m] of y, where those are
+// given.
+struct MatmulRequest {
+  int M, K;
+  const void* x;  // [*, K], rows contiguous
+  Element x_element;
+  const int* x_rows;
   const int* y_rows;
+  std::vector<MatmulPart> parts;
+  // Two parts of equal N become one product, SiLU(first) · second, written to the first's y.
+  bool swiglu;
 };
 
 void matmul(const MatmulRequest& request);

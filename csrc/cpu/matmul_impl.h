@@ -137,8 +137,8 @@ static inline void write(const Matmul& p, int m, int n, float sum) {
   if (p.bias != nullptr) {
     sum += load_element(p.bias, p.bias_element, n);
   }
-  const size_t row = p.y_rows == nullptr ? m : p.y_rows[m];
-  store_element(p.y, p.y_element, row * p.N + n, sum);
+  const size_t row = p.y_rows == nullptr ? m - p.y_row : p.y_rows[m];
+  store_element(p.y, p.y_element, row * p.y_stride + n - p.y_column, sum);
 }
 
 // R rows x C columns, weights decoded in registers.

@@ -24,6 +24,7 @@ struct Vec {
   // a · b + c
   static Vec fma(Vec a, Vec b, Vec c) { return {a.v * b.v + c.v}; }
   friend Vec operator*(Vec a, Vec b) { return {a.v * b.v}; }
+  friend Vec operator/(Vec a, Vec b) { return {a.v / b.v}; }
   friend Vec operator+(Vec a, Vec b) { return {a.v + b.v}; }
 
   float sum() const { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }

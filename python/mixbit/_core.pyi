@@ -2,18 +2,25 @@
 Native primitives of mixbit on mx.array; mixbit.ops is their public face.
 """
 
+from collections.abc import Sequence
+
 import mlx.core
 
 
-def quantized_matmul(x: mlx.core.array, w: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array | None = None, *, bias: mlx.core.array | None = None, group_size: int = 64, bits: int = 4, mode: str = 'affine', stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
+class Weight:
     """
-    x [..., K] times the transpose of a packed weight [N, K], plus bias [N]: [..., N] in x's dtype.
+    A weight matrix [N, K], packed or (without scales) dense, with its bias [N] and the dtype of its product.
     """
 
-def linear(x: mlx.core.array, w: mlx.core.array, *, bias: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
+    def __init__(self, w: mlx.core.array, scales: mlx.core.array | None = None, biases: mlx.core.array | None = None, *, bias: mlx.core.array | None = None, group_size: int = 64, bits: int = 4, mode: str = 'affine', dtype: mlx.core.Dtype | None = None) -> None: ...
+
+def matmul(x: mlx.core.array, weights: Sequence[Weight], *, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> list[mlx.core.array]:
     """
-    x [..., K] times the transpose of a dense weight [N, K], plus bias [N]: [..., N] in x's dtype.
+    x [..., K] times the transpose of each weight, plus its bias: a list of [..., N].
     """
+
+def swiglu(x: mlx.core.array, gate: Weight, up: Weight, *, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
+    """SiLU(x gateᵀ) (x upᵀ): [..., N] in x's dtype."""
 
 def gather_quantized_matmul(x: mlx.core.array, w: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array | None, indices: mlx.core.array, *, group_size: int = 64, bits: int = 4, mode: str = 'affine', stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
     """
@@ -28,6 +35,11 @@ def gather_linear(x: mlx.core.array, w: mlx.core.array, indices: mlx.core.array,
 def gated_delta(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, g: mlx.core.array, beta: mlx.core.array, state: mlx.core.array | None = None, mask: mlx.core.array | None = None, *, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array]:
     """
     The gated delta rule over T steps: (y [B, T, Hv, Dv], state [B, Hv, Dv, Dk]).
+    """
+
+def delta_net(qkv: mlx.core.array, z: mlx.core.array, a: mlx.core.array, b: mlx.core.array, conv_weight: mlx.core.array, A_log: mlx.core.array, dt_bias: mlx.core.array, norm_weight: mlx.core.array, conv_state: mlx.core.array | None = None, state: mlx.core.array | None = None, mask: mlx.core.array | None = None, lengths: mlx.core.array | None = None, *, num_k_heads: int, eps: float, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array, mlx.core.array]:
+    """
+    GatedDeltaNet between its projections: (y [B, T, Hv, Dv], convolution's state, state).
     """
 
 def attention(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, *, scale: float, causal: bool = False, mask: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:

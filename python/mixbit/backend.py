@@ -48,7 +48,7 @@ def _load() -> ModuleType:
     with mx.stream(mx.cpu):
         x = mx.array([[1.0, 2.0]])
         try:
-            y = core.linear(x, mx.array([[3.0, 4.0]])).tolist()
+            y = core.matmul(x, [core.Weight(mx.array([[3.0, 4.0]]))])[0].tolist()
         except TypeError as error:
             raise ImportError(
                 "mixbit's native module and mlx do not share array types (different nanobind "

@@ -1,25 +1,84 @@
 """Functional operations on ``mx.array``: native primitives where they serve, stock MLX elsewhere.
 
-All of them accumulate in fp32 and round once, into the dtype of ``x`` (or ``v``). On the stock
-path MLX's own precision applies: on a CPU it accumulates in the dtype of the activations.
+All of them compute in fp32 and round once, into the dtype of their input unless they say otherwise.
+On the stock path MLX's own precision applies: on a CPU it accumulates in the dtype of the
+activations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import mlx.core as mx
 
+from mixbit import stock
 from mixbit.backend import native_here
+from mixbit.weight import Weight
 
 __all__ = [
+    "Weight",
     "attention",
+    "delta_net",
     "gated_delta",
     "gather_linear",
     "gather_quantized_matmul",
     "linear",
+    "matmul",
     "quantized_matmul",
+    "swiglu",
 ]
+
+
+def matmul(x: mx.array, weights: Sequence[Weight]) -> list[mx.array]:
+    """``x`` times the transpose of several weights that share it, plus their biases.
+
+    Args:
+        x: [..., K], float32, float16 or bfloat16.
+        weights: each with its own format and number of rows.
+
+    Returns:
+        [..., N] for each weight. Differentiable in ``x``, biases and dense weights.
+
+    Raises:
+        ValueError: for shapes, dtypes or formats that do not fit together.
+    """
+    if (core := native_here()) is not None:
+        return core.matmul(x, [_native(core, weight) for weight in weights])
+    return [stock.matmul(x, weight) for weight in weights]
+
+
+def swiglu(x: mx.array, gate: Weight, up: Weight) -> mx.array:
+    """``SiLU(x gate^T) * (x up^T)``, for two weights of equal shape.
+
+    Args:
+        x: [..., K].
+        gate: its ``dtype`` does not count.
+        up: likewise.
+
+    Returns:
+        [..., N] in the dtype of ``x``, rounded once. Differentiable as :func:`matmul`.
+
+    Raises:
+        ValueError: for shapes, dtypes or formats that do not fit together.
+    """
+    if (core := native_here()) is not None:
+        return core.swiglu(x, _native(core, gate), _native(core, up))
+    return stock.swiglu(x, gate, up)
+
+
+def _native(core: ModuleType, weight: Weight) -> Any:
+    return core.Weight(
+        weight.w,
+        weight.scales,
+        weight.biases,
+        bias=weight.bias,
+        group_size=weight.group_size,
+        bits=weight.bits,
+        mode=weight.mode,
+        dtype=weight.dtype,
+    )
 
 
 def quantized_matmul(
@@ -33,49 +92,23 @@ def quantized_matmul(
     bits: int = 4,
     mode: str = "affine",
 ) -> mx.array:
-    """``x`` times the transpose of a weight [N, K] packed as ``mx.quantize`` packs it.
-
-    Args:
-        x: [..., K], float32, float16 or bfloat16.
-        w: uint32 [N, K * bits / 32].
-        scales: [N, K / group_size]; a floating dtype for ``affine``, uint8 for the fp modes.
-        biases: [N, K / group_size] in the dtype of ``scales``; ``affine`` only.
-        bias: [N], added before rounding.
-        group_size: 32, 64 or 128 (``affine``), 32 (``mxfp4``, ``mxfp8``), 16 (``nvfp4``).
-        bits: 2, 3, 4, 5, 6 or 8 (``affine``), 4 (``mxfp4``, ``nvfp4``), 8 (``mxfp8``).
-        mode: ``affine``, ``mxfp4``, ``mxfp8`` or ``nvfp4``.
+    """:func:`matmul` with one packed weight; the arguments are :class:`Weight`'s.
 
     Returns:
-        [..., N] in the dtype of ``x``. Differentiable in ``x`` and ``bias``.
-
-    Raises:
-        ValueError: for shapes, dtypes or formats that do not fit together.
+        [..., N] in the dtype of ``x``.
     """
-    if (core := native_here()) is not None:
-        return core.quantized_matmul(
-            x, w, scales, biases, bias=bias, group_size=group_size, bits=bits, mode=mode
-        )
-    y = mx.quantized_matmul(
-        x, w, scales, biases, transpose=True, group_size=group_size, bits=bits, mode=mode
-    )
-    return (y if bias is None else y + bias).astype(x.dtype)
+    (y,) = matmul(x, [Weight(w, scales, biases, bias, group_size, bits, mode)])
+    return y
 
 
 def linear(x: mx.array, w: mx.array, *, bias: mx.array | None = None) -> mx.array:
-    """``x`` [..., K] times the transpose of a dense ``w`` [N, K], plus ``bias`` [N].
-
-    All dtypes float32, float16 or bfloat16, each for itself.
+    """:func:`matmul` with one dense weight: ``x`` [..., K] times ``w`` [N, K] transposed.
 
     Returns:
-        [..., N] in the dtype of ``x``. Differentiable in all arguments.
-
-    Raises:
-        ValueError: for shapes or dtypes that do not fit together.
+        [..., N] in the dtype of ``x``.
     """
-    if (core := native_here()) is not None:
-        return core.linear(x, w, bias=bias)
-    y = x @ w.T
-    return (y if bias is None else y + bias).astype(x.dtype)
+    (y,) = matmul(x, [Weight(w, bias=bias)])
+    return y
 
 
 def gather_quantized_matmul(
@@ -197,26 +230,80 @@ def gated_delta(
     """
     if (core := native_here()) is not None:
         return core.gated_delta(q, k, v, g, beta, state, mask)
-    return _stock_gated_delta(q, k, v, g, beta, state, mask)
+    return stock.gated_delta(q, k, v, g, beta, state, mask)
 
 
-def _stock_gated_delta(
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    g: mx.array,
-    beta: mx.array,
-    state: mx.array | None,
-    mask: mx.array | None,
-) -> tuple[mx.array, mx.array]:
-    from mlx_lm.models import gated_delta as stock  # heavy import, needed on this path only
+def delta_net(
+    qkv: mx.array,
+    z: mx.array,
+    a: mx.array,
+    b: mx.array,
+    *,
+    conv_weight: mx.array,
+    A_log: mx.array,
+    dt_bias: mx.array,
+    norm_weight: mx.array,
+    num_k_heads: int,
+    eps: float,
+    conv_state: mx.array | None = None,
+    state: mx.array | None = None,
+    mask: mx.array | None = None,
+    lengths: mx.array | None = None,
+) -> tuple[mx.array, mx.array, mx.array]:
+    """GatedDeltaNet between its projections.
 
-    if state is None:
-        batch, _, heads, dv = v.shape
-        state = mx.zeros((batch, heads, dv, q.shape[-1]), dtype=mx.float32)
-    metal: Any = mx.default_device() == mx.gpu and mx.metal.is_available()
-    run = stock.gated_delta_kernel if metal and k.shape[-1] % 32 == 0 else stock.gated_delta_ops
-    y, state = run(q, k, v, g, beta, state, mask)
+    Causal depthwise convolution over q | k | v and SiLU; q and k divided by
+    ``sqrt(sum of squares + 1e-6)`` per head, q also by ``sqrt(Dk)``; the gates
+    ``g = exp(-exp(A_log) softplus(a + dt_bias))`` and ``beta = sigmoid(b)``; :func:`gated_delta`;
+    ``RMSNorm(.) * norm_weight * SiLU(z)``. Not differentiable: layers train through mlx-lm's form.
+
+    Args:
+        qkv: [B, T, C] with C = 2 Hk Dk + Hv Dv, one floating dtype with ``z``.
+        z: [B, T, Hv, Dv].
+        a, b: float32 [B, T, Hv], the gates before their functions.
+        conv_weight: [C, taps, 1].
+        A_log, dt_bias: [Hv].
+        norm_weight: [Dv].
+        num_k_heads: Hk.
+        eps: of the norm.
+        conv_state: [B, taps - 1, C], what the convolution saw last; ``None`` for zeros.
+        state: float32 [B, Hv, Dv, Dk]; ``None`` for zeros.
+        mask: bool [B, T]; a false step is zero to the convolution and leaves ``state`` alone.
+        lengths: integers [B], steps before the padding on the right of each row.
+
+    Returns:
+        [B, T, Hv, Dv] in the dtype of ``qkv``, the next ``conv_state`` and the next ``state``.
+
+    Raises:
+        ValueError: for shapes or dtypes that do not fit together.
+    """
+    if (core := native_here()) is not None:
+        return core.delta_net(
+            qkv,
+            z,
+            a,
+            b,
+            conv_weight,
+            A_log,
+            dt_bias,
+            norm_weight,
+            conv_state,
+            state,
+            mask,
+            None if lengths is None else lengths.astype(mx.int32),
+            num_k_heads=num_k_heads,
+            eps=eps,
+        )
+    if conv_state is None:
+        B, _, C = qkv.shape
+        conv_state = mx.zeros((B, conv_weight.shape[1] - 1, C), dtype=qkv.dtype)
     if mask is not None:
-        y = mx.where(mask[..., None, None], y, 0)
-    return y.astype(v.dtype), state
+        # The convolution reads earlier steps: a masked one must not reach its neighbours.
+        qkv = mx.where(mask[..., None], qkv, 0)
+    conv_input = mx.concatenate([conv_state, qkv], axis=1)
+    q, k, v = stock.convolved(conv_input, conv_weight, z.shape, num_k_heads)
+    g = stock.decay(A_log, a, dt_bias)
+    y, state = gated_delta(q, k, v, g, mx.sigmoid(b), state, mask)
+    y = stock.gated_norm(y, z, norm_weight, eps)
+    taken = stock.last_steps(conv_input, conv_weight.shape[1] - 1, lengths)
+    return y, taken, state

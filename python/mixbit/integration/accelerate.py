@@ -21,6 +21,7 @@ _REPLACEMENTS: dict[type, type] = {
     switch_layers.SwitchLinear: nn.SwitchLinear,
     switch_layers.QuantizedSwitchLinear: nn.QuantizedSwitchLinear,
     qwen3_next.Qwen3NextAttention: nn.Attention,
+    qwen3_next.Qwen3NextMLP: nn.MLP,
     qwen3_5.GatedDeltaNet: nn.GatedDeltaNet,
     qwen3_next.Qwen3NextGatedDeltaNet: nn.Qwen3NextGatedDeltaNet,
 }

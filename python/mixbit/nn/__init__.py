@@ -7,9 +7,11 @@ always saw; only ``__call__`` is ours.
 from mixbit.nn.attention import Attention
 from mixbit.nn.gated_delta_net import GatedDeltaNet, Qwen3NextGatedDeltaNet
 from mixbit.nn.linear import Embedding, Linear, QuantizedEmbedding, QuantizedLinear
+from mixbit.nn.mlp import MLP
 from mixbit.nn.switch import QuantizedSwitchLinear, SwitchLinear
 
 __all__ = [
+    "MLP",
     "Attention",
     "Embedding",
     "GatedDeltaNet",

@@ -8,6 +8,7 @@ import mlx.core as mx
 from mlx_lm.models import qwen3_next
 
 from mixbit import ops
+from mixbit.nn.projections import project
 
 __all__ = ["Attention"]
 
@@ -24,13 +25,9 @@ class Attention(qwen3_next.Qwen3NextAttention):
         if hasattr(cache, "bits"):
             return super().__call__(x, mask, cache)
         B, T, _ = x.shape
-        queries, gate = mx.split(
-            self.q_proj(x).reshape(B, T, self.num_attention_heads, -1), 2, axis=-1
-        )
-        keys, values = (
-            projection(x).reshape(B, T, self.num_key_value_heads, -1)
-            for projection in (self.k_proj, self.v_proj)
-        )
+        q, k, v = project(x, [self.q_proj, self.k_proj, self.v_proj], [None, None, None])
+        queries, gate = mx.split(q.reshape(B, T, self.num_attention_heads, -1), 2, axis=-1)
+        keys, values = (t.reshape(B, T, self.num_key_value_heads, -1) for t in (k, v))
         offset = 0 if cache is None else cache.offset
         queries = self.rope(self.q_norm(queries).transpose(0, 2, 1, 3), offset=offset)
         keys = self.rope(self.k_norm(keys).transpose(0, 2, 1, 3), offset=offset)

@@ -1,0 +1,119 @@
+// What GatedDeltaNet does before and after the gated delta rule, written once over Vec. Lanes run
+// along channels; everything between the 16-bit inputs and the 16-bit output is fp32.
+#pragma once
+
+#include "cpu/kernels.h"
+#include "cpu/vec_math.h"
+
+namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
+
+// SiLU of the convolution at one step over `count` channels; rows[j] is the input of tap j or null
+// where that step is masked, weights[j · C] its weights.
+template <class T>
+static inline void convolve(const T* const* rows, int taps, const float* weights, int C, int count,
+                            float* out) {
+  int c = 0;
+  for (; c + 8 <= count; c += 8) {
+    Vec sum = Vec::zero();
+    for (int j = 0; j < taps; ++j) {
+      if (rows[j] != nullptr) {
+        sum = Vec::fma(Vec::load(rows[j] + c), Vec::load(weights + j * C + c), sum);
+      }
+    }
+    silu(sum).store(out + c);
+  }
+  for (; c < count; ++c) {
+    float sum = 0.f;
+    for (int j = 0; j < taps; ++j) {
+      if (rows[j] != nullptr) {
+        sum += to_float(rows[j][c]) * weights[j * C + c];
+      }
+    }
+    out[c] = silu(sum);
+  }
+}
+
+static inline void scale_row(float* row, int count, float factor) {
+  for (int i = 0; i < count; ++i) {
+    row[i] *= factor;
+  }
+}
+
+template <class T>
+static void mix_head(const DeltaNet& p, int b, int head, int t0, int t1) {
+  const int C = 2 * p.Hk * p.Dk + p.Hv * p.Dv;
+  const bool is_value = head >= 2 * p.Hk;
+  const int count = is_value ? p.Dv : p.Dk;
+  const int channel = is_value ? 2 * p.Hk * p.Dk + (head - 2 * p.Hk) * p.Dv : head * p.Dk;
+  const T* qkv = static_cast<const T*>(p.qkv) + static_cast<size_t>(b) * p.T * C + channel;
+  const T* before = p.conv_state == nullptr
+                        ? nullptr
+                        : static_cast<const T*>(p.conv_state) +
+                              static_cast<size_t>(b) * (p.taps - 1) * C + channel;
+  const float q_scale = head < p.Hk ? 1.f / __builtin_sqrtf(static_cast<float>(p.Dk)) : 1.f;
+  for (int t = t0; t < t1; ++t) {
+    const T* rows[kMaxTaps];
+    for (int j = 0; j < p.taps; ++j) {
+      const int step = t - (p.taps - 1) + j;
+      if (step < 0) {
+        rows[j] = before == nullptr ? nullptr : before + static_cast<size_t>(step + p.taps - 1) * C;
+      } else {
+        const bool seen = p.mask == nullptr || p.mask[b * p.T + step];
+        rows[j] = seen ? qkv + static_cast<size_t>(step) * C : nullptr;
+      }
+    }
+    float* out = p.mixed + (static_cast<size_t>(b) * p.T + t) * C + channel;
+    convolve(rows, p.taps, p.taps_first + channel, C, count, out);
+    if (!is_value) {
+      // The reference adds its epsilon to the sum of squares, not to their mean.
+      scale_row(out, count, q_scale / __builtin_sqrtf(dot(out, out, count) + 1e-6f));
+    }
+  }
+}
+
+static void delta_net_mix(const DeltaNet& p, int b, int head, int t0, int t1) {
+  with_element(p.element, [&]<class T>(T) { mix_head<T>(p, b, head, t0, t1); });
+}
+
+template <class T>
+static inline void gated_norm(const float* o, const T* z, const float* weight, int count, float eps,
+                              T* y) {
+  const float inverse = 1.f / __builtin_sqrtf(dot(o, o, count) / count + eps);
+  const Vec factor = Vec::broadcast(inverse);
+  int c = 0;
+  for (; c + 8 <= count; c += 8) {
+    const Vec normed = Vec::load(o + c) * factor * Vec::load(weight + c);
+    store(normed * silu(Vec::load(z + c)), y + c);
+  }
+  for (; c < count; ++c) {
+    store_element(y, element_type(y), c, o[c] * inverse * weight[c] * silu(to_float(z[c])));
+  }
+}
+
+static void delta_net_norm(const DeltaNet& p, int t0, int t1) {
+  with_element(p.element, [&]<class T>(T) {
+    const size_t begin = static_cast<size_t>(t0) * p.Hv, end = static_cast<size_t>(t1) * p.Hv;
+    for (size_t row = begin; row < end; ++row) {
+      gated_norm(p.o + row * p.Dv, static_cast<const T*>(p.z) + row * p.Dv, p.norm_weight, p.Dv,
+                 p.eps, static_cast<T*>(p.y) + row * p.Dv);
+    }
+  });
+}
+
+static void swiglu(const float* gate, const float* up, int rows, int count, void* y, Element e,
+                   size_t y_offset, size_t y_stride) {
+  with_element(e, [&]<class T>(T) {
+    T* out = static_cast<T*>(y) + y_offset;
+    for (int r = 0; r < rows; ++r, gate += count, up += count, out += y_stride) {
+      int c = 0;
+      for (; c + 8 <= count; c += 8) {
+        store(silu(Vec::load(gate + c)) * Vec::load(up + c), out + c);
+      }
+      for (; c < count; ++c) {
+        store_element(out, e, c, silu(gate[c]) * up[c]);
+      }
+    }
+  });
+}
+
+}  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

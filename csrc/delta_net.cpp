@@ -1,0 +1,175 @@
+#include "delta_net.h"
+
+#include <stdexcept>
+
+#include "cpu/gated_delta.h"
+#include "mlx/allocator.h"
+#include "mlx/backend/cpu/encoder.h"
+
+namespace mixbit {
+
+namespace {
+
+constexpr const char* kOp = "delta_net";
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw std::invalid_argument(std::string("[") + kOp + "] " + what);
+}
+
+void check(const char* name, const mx::array& a, const mx::Shape& shape, mx::Dtype dtype) {
+  if (a.shape() != shape) {
+    refuse(std::string(name) + " must have shape " + shape_string(shape) + "; got " +
+           shape_string(a.shape()) + ".");
+  }
+  if (a.dtype() != dtype) {
+    refuse(std::string(name) + " has the wrong dtype; see the operation's description.");
+  }
+}
+
+void check_parameter(const char* name, const mx::array& a, const mx::Shape& shape) {
+  check_floating(kOp, name, a);
+  check(name, a, shape, a.dtype());
+}
+
+int key_dim(const mx::array& qkv, const mx::array& z, int num_k_heads) {
+  return (qkv.shape(2) - z.shape(2) * z.shape(3)) / 2 / num_k_heads;
+}
+
+cpu::Parameter parameter(const mx::array& a) {
+  return {a.data<void>(), element_of(a.dtype())};
+}
+
+}  // namespace
+
+std::tuple<mx::array, mx::array, mx::array> delta_net(
+    const mx::array& qkv, const mx::array& z, const mx::array& a, const mx::array& b,
+    const mx::array& conv_weight, const mx::array& A_log, const mx::array& dt_bias,
+    const mx::array& norm_weight, const DeltaNetState& state, int num_k_heads, float eps,
+    mx::StreamOrDevice s) {
+  check_floating(kOp, "qkv", qkv);
+  if (qkv.ndim() != 3 || z.ndim() != 4) {
+    refuse("qkv must be [B, T, channels] and z [B, T, value heads, head_dim].");
+  }
+  const int B = qkv.shape(0), T = qkv.shape(1), C = qkv.shape(2);
+  const int Hv = z.shape(2), Dv = z.shape(3), Hk = num_k_heads;
+  if (Hk <= 0 || Hv % Hk != 0) {
+    refuse("the number of value heads, " + std::to_string(Hv) +
+           ", must be a multiple of the number of key heads, " + std::to_string(Hk) + ".");
+  }
+  const int Dk = key_dim(qkv, z, Hk);
+  if (Dk <= 0 || 2 * Hk * Dk + Hv * Dv != C) {
+    refuse("qkv has " + std::to_string(C) + " channels, which do not divide into " +
+           std::to_string(Hk) + " heads of q and k beside " + std::to_string(Hv) + " of " +
+           std::to_string(Dv) + " values.");
+  }
+  if (conv_weight.ndim() != 3 || conv_weight.shape(1) < 1 || conv_weight.shape(1) > cpu::kMaxTaps) {
+    refuse("conv_weight must be [channels, taps, 1] with at most 16 taps.");
+  }
+  const int taps = conv_weight.shape(1);
+  check("z", z, {B, T, Hv, Dv}, qkv.dtype());
+  check("a", a, {B, T, Hv}, mx::float32);
+  check("b", b, {B, T, Hv}, mx::float32);
+  check_parameter("conv_weight", conv_weight, {C, taps, 1});
+  check_parameter("A_log", A_log, {Hv});
+  check_parameter("dt_bias", dt_bias, {Hv});
+  check_parameter("norm_weight", norm_weight, {Dv});
+
+  std::vector<mx::array> inputs{qkv, z, a, b, conv_weight, A_log, dt_bias, norm_weight};
+  const mx::Shape conv_shape{B, taps - 1, C}, state_shape{B, Hv, Dv, Dk};
+  if (state.conv) {
+    check("the convolution's state", *state.conv, conv_shape, qkv.dtype());
+    inputs.push_back(*state.conv);
+  }
+  if (state.recurrent) {
+    check("the recurrent state", *state.recurrent, state_shape, mx::float32);
+    inputs.push_back(*state.recurrent);
+  }
+  if (state.mask) {
+    check("the mask", *state.mask, {B, T}, mx::bool_);
+    inputs.push_back(*state.mask);
+  }
+  if (state.lengths) {
+    check("lengths", *state.lengths, {B}, mx::int32);
+    inputs.push_back(*state.lengths);
+  }
+  for (mx::array& input : inputs) {
+    input = row_contiguous(input, s);
+  }
+  const DeltaNet::Present present{state.conv.has_value(), state.recurrent.has_value(),
+                                  state.mask.has_value(), state.lengths.has_value()};
+  auto outputs = mx::array::make_arrays(
+      {z.shape(), conv_shape, state_shape}, {qkv.dtype(), qkv.dtype(), mx::float32},
+      std::make_shared<DeltaNet>(mx::to_stream(s), present, num_k_heads, eps), std::move(inputs));
+  return {outputs[0], outputs[1], outputs[2]};
+}
+
+void DeltaNet::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+  const mx::array& qkv = inputs[0];
+  const mx::array& z = inputs[1];
+  size_t next = 8;
+  auto optional = [&](bool there) { return there ? &inputs[next++] : nullptr; };
+  const mx::array* conv = optional(present_.conv);
+  const mx::array* recurrent = optional(present_.recurrent);
+  const mx::array* mask = optional(present_.mask);
+  const mx::array* lengths = optional(present_.lengths);
+
+  mx::array& y = outputs[0];
+  mx::array& conv_out = outputs[1];
+  mx::array& state_out = outputs[2];
+  y.set_data(mx::allocator::malloc(y.nbytes()));
+  conv_out.set_data(mx::allocator::malloc(conv_out.nbytes()));
+  // The recurrence updates in place; nobody else needs a donated input's old value.
+  if (recurrent != nullptr && recurrent->is_donatable()) {
+    state_out.copy_shared_buffer(*recurrent);
+  } else {
+    state_out.set_data(mx::allocator::malloc(state_out.nbytes()));
+  }
+
+  cpu::DeltaNetLayer layer{};
+  cpu::DeltaNet& net = layer.net;
+  net.B = qkv.shape(0);
+  net.T = qkv.shape(1);
+  net.Hk = num_k_heads_;
+  net.Hv = z.shape(2);
+  net.Dk = key_dim(qkv, z, num_k_heads_);
+  net.Dv = z.shape(3);
+  net.taps = inputs[4].shape(1);
+  net.element = element_of(qkv.dtype());
+  net.qkv = qkv.data<void>();
+  net.conv_state = conv == nullptr ? nullptr : conv->data<void>();
+  net.mask = mask == nullptr ? nullptr : mask->data<bool>();
+  net.z = z.data<void>();
+  net.eps = eps_;
+  net.y = y.data<void>();
+  layer.a = inputs[2].data<float>();
+  layer.b = inputs[3].data<float>();
+  layer.conv_weight = parameter(inputs[4]);
+  layer.A_log = parameter(inputs[5]);
+  layer.dt_bias = parameter(inputs[6]);
+  layer.norm_weight = parameter(inputs[7]);
+  layer.state_in = recurrent == nullptr ? nullptr : recurrent->data<float>();
+  layer.state_out = state_out.data<float>();
+  layer.lengths = lengths == nullptr ? nullptr : lengths->data<int>();
+  layer.conv_state_out = conv_out.data<void>();
+  mx::cpu::get_command_encoder(stream()).dispatch([layer] { cpu::delta_net(layer); });
+}
+
+void DeltaNet::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
+  throw std::runtime_error("[delta_net] has no GPU kernel.");
+}
+
+bool DeltaNet::is_equivalent(const mx::Primitive& other) const {
+  const auto& o = static_cast<const DeltaNet&>(other);
+  return present_ == o.present_ && num_k_heads_ == o.num_k_heads_ && eps_ == o.eps_;
+}
+
+std::vector<mx::Shape> DeltaNet::output_shapes(const std::vector<mx::array>& inputs) {
+  const mx::array& qkv = inputs[0];
+  const mx::array& z = inputs[1];
+  const int B = qkv.shape(0), taps = inputs[4].shape(1);
+  return {z.shape(),
+          {B, taps - 1, qkv.shape(2)},
+          {B, z.shape(2), z.shape(3), key_dim(qkv, z, num_k_heads_)}};
+}
+
+}  // namespace mixbit

@@ -1,0 +1,57 @@
+// GatedDeltaNet between its projections: causal convolution, SiLU, normalised q and k, gates, the
+// gated delta rule and the gated norm, as one operation.
+#pragma once
+
+#include <optional>
+#include <tuple>
+
+#include "mlx/primitives.h"
+#include "weights.h"
+
+namespace mixbit {
+
+struct DeltaNetState {
+  std::optional<mx::array> conv;       // [B, taps − 1, C], the dtype of qkv; none for zeros
+  std::optional<mx::array> recurrent;  // [B, Hv, Dv, Dk] float32; none for zeros
+  std::optional<mx::array> mask;       // bool [B, T]; false: as if the step were not there
+  std::optional<mx::array> lengths;    // int32 [B]: steps before each row's padding on the right
+};
+
+// qkv [B, T, C] with C = 2 Hk Dk + Hv Dv, and z [B, T, Hv, Dv], of one floating dtype; a and b
+// float32 [B, T, Hv]; conv_weight [C, taps, 1]; A_log and dt_bias [Hv]; norm_weight [Dv].
+// Returns y [B, T, Hv, Dv] in qkv's dtype, the convolution's next state, and the recurrent state.
+MIXBIT_API std::tuple<mx::array, mx::array, mx::array> delta_net(
+    const mx::array& qkv, const mx::array& z, const mx::array& a, const mx::array& b,
+    const mx::array& conv_weight, const mx::array& A_log, const mx::array& dt_bias,
+    const mx::array& norm_weight, const DeltaNetState& state, int num_k_heads, float eps,
+    mx::StreamOrDevice s = {});
+
+// Inputs: the eight arrays above, then those of the state that are there, in its order.
+// Outputs: y, the convolution's state, the recurrent state. No gradients: layers train through MLX
+// operations.
+class DeltaNet : public mx::Primitive {
+ public:
+  // Which arrays of DeltaNetState there are.
+  struct Present {
+    bool conv, recurrent, mask, lengths;
+
+    bool operator==(const Present&) const = default;
+  };
+
+  DeltaNet(mx::Stream stream, Present present, int num_k_heads, float eps)
+      : mx::Primitive(stream), present_(present), num_k_heads_(num_k_heads), eps_(eps) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
+  void eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
+
+  const char* name() const override { return "MixbitDeltaNet"; }
+  bool is_equivalent(const mx::Primitive& other) const override;
+  std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override;
+
+ private:
+  Present present_;
+  int num_k_heads_;
+  float eps_;
+};
+
+}  // namespace mixbit

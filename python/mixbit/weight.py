@@ -1,0 +1,33 @@
+"""A weight matrix as the operations take it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import mlx.core as mx
+
+__all__ = ["Weight"]
+
+
+class Weight(NamedTuple):
+    """A weight matrix [N, K] with all that its product needs.
+
+    Packed as ``mx.quantize`` packs it, or dense, without ``scales``.
+    """
+
+    w: mx.array
+    """uint32 [N, K * bits / 32], or floating [N, K]."""
+    scales: mx.array | None = None
+    """[N, K / group_size]; floating for ``affine``, uint8 for the fp modes."""
+    biases: mx.array | None = None
+    """[N, K / group_size] in the dtype of ``scales``; ``affine`` only."""
+    bias: mx.array | None = None
+    """[N], added before rounding."""
+    group_size: int = 64
+    """32, 64 or 128 (``affine``), 32 (``mxfp4``, ``mxfp8``), 16 (``nvfp4``)."""
+    bits: int = 4
+    """2, 3, 4, 5, 6 or 8 (``affine``), 4 (``mxfp4``, ``nvfp4``), 8 (``mxfp8``)."""
+    mode: str = "affine"
+    """``affine``, ``mxfp4``, ``mxfp8`` or ``nvfp4``."""
+    dtype: mx.Dtype | None = None
+    """Of the product; by default that of ``x``."""
