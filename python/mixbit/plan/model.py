@@ -5,12 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixbit.checkpoint import ModelStructure, write_json
 from mixbit.errors import MixbitError
 from mixbit.plan.check import check_specs
 from mixbit.plan.spec import QuantSpec
+
+if TYPE_CHECKING:
+    from mixbit.plan.entries import OnConflict
 
 
 @dataclass(frozen=True)
@@ -41,22 +44,29 @@ class Plan:
         source: Path | str,
         *,
         model: Path | str | Mapping[str, Any] | ModelStructure | None = None,
+        on_conflict: "OnConflict" = "refuse",
+        target_bpw: float | None = None,
     ) -> "Plan":
         """Read a plan, or make one by a recipe; what ``source`` is follows from its content.
 
         Args:
-            source: a ``plan.json``, a model's ``config.json``, a checkpoint folder, or the name
-                of a recipe (``uniform-4``, ``unsloth-2026-03@3``, …). A string that is a recipe's
-                name means the recipe even if a file is called so; ``./uniform-4`` is the file.
+            source: a file in any of the formats of ``docs/plans.md``, a checkpoint folder, or the
+                name of a recipe (``uniform-4``, ``unsloth-2026-03@3``, …). A string that is a
+                recipe's name means the recipe even if a file is called so; ``./uniform-4`` is the
+                file.
             model: the model that the plan is for: its folder, its ``config.json``, the parsed
-                config, or its structure. A recipe needs it; others are checked against it.
+                config, or its structure. A source that does not say which model it is for needs
+                it; others are checked against it.
+            on_conflict: ``"highest"`` lets the most bits stand where entries for one module, such
+                as the parts of a fused projection, differ; ``"refuse"`` raises.
+            target_bpw: the size in bits per weight of a plan made from a ranking of modules.
 
         Raises:
             MixbitError: nothing readable is there, or the plan fails :func:`mixbit.plan.check`.
         """
         from mixbit.plan.readers import load  # the readers build plans
 
-        return load(source, model)
+        return load(source, model, on_conflict=on_conflict, target_bpw=target_bpw)
 
     @classmethod
     def from_mlx_config(

@@ -1,82 +1,85 @@
-"""The ``quantization`` block of an mlx-lm ``config.json``."""
+"""The ``quantization`` block of an MLX model's ``config.json``, whoever wrote it.
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+mlx-lm, mlx-vlm, mlx-swift, AutoRound, mlx-node, mlx-optiq, JANG 2 and oMLX all write this block;
+they differ in how they spell paths, in what they leave out and in what they add.
+"""
 
-from mixbit.checkpoint import ModelStructure, describe, side_part
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mixbit.checkpoint import ModelStructure, and_more
 from mixbit.errors import MixbitError
-from mixbit.plan.check import check, nearest
+from mixbit.plan.check import check
+from mixbit.plan.entries import Entries, OnConflict
+from mixbit.plan.foreign import refuse_private
 from mixbit.plan.model import Plan
+from mixbit.plan.readers.request import Request, block_in
 from mixbit.plan.spec import QuantSpec, default_spec
-
-if TYPE_CHECKING:
-    from mixbit.plan.readers import Source
 
 _KEYS = {"bits", "group_size", "mode"}
 
-# How published files spell the part of a path before ``layers.N``, longest first.
-_PREFIXES = ("language_model.model.", "model.language_model.", "language_model.", "model.")
+# Switches that some writers put beside the entries; they say nothing about a module.
+_FLAGS = {"sym", "symmetric", "desc_act", "static_groups", "true_sequential", "global_scale"}
 
 
-def accepts(source: "Source") -> bool:
+def accepts(request: Request) -> bool:
     """Whether the file is a model's config, or a bare block."""
-    document = source.document
-    return (
-        "model_type" in document
-        or "quantization" in document
-        or _KEYS - {"mode"} <= (document.keys())
-    )
+    document = request.document
+    names = document.keys()
+    return "model_type" in names or "quantization" in names or _KEYS - {"mode"} <= names
 
 
-def read(source: "Source", structure: ModelStructure | None) -> Plan:
+def read(request: Request) -> Plan:
     """Read a config or a bare block, which needs the model to be given."""
-    document = source.document
-    if structure is None and "model_type" not in document:
-        raise MixbitError(f"{source.path} does not say which model it is for; name the model too.")
-    structure = structure or describe(document)
-    block = document if _KEYS - {"mode"} <= document.keys() else block_of(document, source.path)
+    document = request.document
+    structure = request.model(document)
+    block = document if _KEYS - {"mode"} <= document.keys() else mlx_block(document, request.path)
     if block is None:
-        raise MixbitError(f"{source.path} has no quantization block; the model is not quantised.")
-    return plan_of_block(block, structure, name=str(source.path))
+        raise MixbitError(f"{request.path} has no quantization block; the model is not quantised.")
+    return plan_of_block(block, structure, name=str(request.path), on_conflict=request.on_conflict)
 
 
-def block_of(config: Mapping[str, Any], origin: object) -> Mapping[str, Any] | None:
-    """The block of a config, or None for a model that is not quantised.
+def mlx_block(config: Mapping[str, Any], origin: object) -> Mapping[str, Any] | None:
+    """The MLX block of a config, or None where it has none.
+
+    ``quantization`` counts before ``quantization_config``, and the top of the config before its
+    ``text_config``.
 
     Raises:
-        MixbitError: the model is quantised in a format that is not mlx-lm's.
+        MixbitError: the block is not an object, or describes a packing that MLX lacks.
     """
-    block = config.get("quantization")
-    if block is None and (foreign := foreign_format(config)):
-        raise MixbitError(f"{origin} is quantised as {foreign}, which mixbit does not read.")
-    if block is not None and not isinstance(block, dict):
+    if not isinstance(config.get("quantization", {}), dict | None):
         raise MixbitError(f"{origin}: quantization must be an object.")
+    block: Mapping[str, Any] | None = config.get("quantization")
+    if block is None:
+        block = block_in(config, "quantization") or None
+    if block is None:
+        other = block_in(config, "quantization_config")
+        block = other if _is_mlx(other) else None
+    if block is not None:
+        refuse_private(config.get("weight_format"), str(origin))
+        refuse_private(block.get("mode"), str(origin))
     return block
 
 
-def foreign_format(config: Mapping[str, Any]) -> str | None:
-    """What the config says the weights are quantised as, if not in mlx-lm's ``quantization``."""
-    text = config.get("text_config")
-    for place in (config, text if isinstance(text, dict) else {}):
-        block = place.get("quantization_config")
-        if block:
-            return str(block.get("quant_method", "?")) if isinstance(block, dict) else "?"
-    return None
-
-
-def plan_of_block(block: Mapping[str, Any], structure: ModelStructure, *, name: str) -> Plan:
+def plan_of_block(
+    block: Mapping[str, Any],
+    structure: ModelStructure,
+    *,
+    name: str,
+    on_conflict: OnConflict = "refuse",
+) -> Plan:
     """Do what :meth:`mixbit.plan.Plan.from_mlx_config` describes."""
+    entries = Entries(structure, f"{name}: quantization", on_conflict)
     if not block:
-        return Plan(dict.fromkeys(module_paths(structure)), name, {"format": "mlx"}, structure)
+        return Plan(entries.settled(), name, {"format": "mlx"}, structure)
     top = top_level(block, name)
-    named = named_entries(block, structure, name)
-    modules = {
-        shape.path: named[shape.path]
-        if shape.path in named
-        else (top if top.violation(shape.in_dims) is None else None)
-        for shape in structure.modules
-    }
-    plan = Plan(modules, name, {"format": "mlx"}, structure)
+    for key, value in module_entries(block):
+        entries.add(key, entry_spec(value, top, key, name))
+    provenance: dict[str, Any] = {"format": "mlx"}
+    if notes := [*entries.notes(), *_extra_notes(block)]:
+        provenance["notes"] = notes
+    plan = Plan(entries.settled(top), name, provenance, structure)
     check(plan, structure)
     return plan
 
@@ -98,64 +101,29 @@ def top_level(block: Mapping[str, Any], origin: str) -> QuantSpec:
     return spec
 
 
-def named_entries(
-    block: Mapping[str, Any], structure: ModelStructure, origin: str
-) -> dict[str, QuantSpec | None]:
-    """What the block says of single modules, by their real paths.
+def module_entries(block: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any] | bool]]:
+    """The entries of a block that are about modules, not about the block."""
+    for key, value in block.items():
+        is_switch = isinstance(value, bool) and key not in _FLAGS
+        is_entry = isinstance(value, dict) and (_KEYS & value.keys() or "." in key)
+        if is_switch or is_entry:
+            yield key, value
 
-    Entries for the vision tower and for MTP layers are passed over: those parts are not in
-    mlx-lm's model.
+
+def entry_spec(
+    value: Mapping[str, Any] | bool, top: QuantSpec, key: str, origin: str
+) -> QuantSpec | None:
+    """What one entry means, None for not quantised; values that MLX does not know are passed over.
 
     Raises:
-        MixbitError: an entry names no module, is malformed, or contradicts another one.
+        MixbitError: the entry is malformed, or describes a packing that MLX lacks.
     """
-    top = top_level(block, origin)
-    entries: dict[str, QuantSpec | None] = {}
-    resolve = PathResolver(module_paths(structure))
-    for key, value in block.items():
-        if not isinstance(value, dict | bool) or side_part(key):
-            continue
-        path = resolve(key)
-        if path is None:
-            raise MixbitError(
-                f"{origin}: quantization names {key}, which is no module of this "
-                f"{structure.model_type} model that can be quantised{nearest(key, resolve.paths)}."
-            )
-        spec = _entry(value, top, key, origin)
-        if entries.setdefault(path, spec) != spec:
-            raise MixbitError(f"{origin}: quantization has two entries for {path} that differ.")
-    return entries
-
-
-def module_paths(structure: ModelStructure) -> tuple[str, ...]:
-    """The paths of all modules that can be quantised."""
-    return tuple(shape.path for shape in structure.modules)
-
-
-class PathResolver:
-    """Finds the module that a key means, whichever prefix its author has used."""
-
-    def __init__(self, paths: Iterable[str]) -> None:
-        self.paths = frozenset(paths)
-        self._by_stem = {_stem(path): path for path in self.paths}
-
-    def __call__(self, key: str) -> str | None:
-        """The real path, or None if there is no such module."""
-        return key if key in self.paths else self._by_stem.get(_stem(key))
-
-
-def _stem(path: str) -> str:
-    prefix = next((prefix for prefix in _PREFIXES if path.startswith(prefix)), "")
-    return path.removeprefix(prefix)
-
-
-def _entry(value: dict[str, Any] | bool, top: QuantSpec, key: str, origin: str) -> QuantSpec | None:
     if isinstance(value, bool):
         return top if value else None
-    unknown = value.keys() - _KEYS
-    if unknown:
+    if value.get("symmetric_zero_point"):
         raise MixbitError(
-            f"{origin}: quantization gives {key} the key {min(unknown)!r}, which mlx-lm refuses."
+            f"{origin}: {key} has symmetric_zero_point, so its biases are not stored, which MLX "
+            "needs; start from the unquantised model."
         )
     return _spec(value, key, origin)
 
@@ -164,6 +132,7 @@ def _spec(value: Mapping[str, Any], key: str, origin: str) -> QuantSpec:
     # As mlx-lm has it: a mode that is not given is affine, whatever the top level says, and a
     # number that is missing or null is the mode's default.
     mode = value.get("mode", "affine")
+    refuse_private(mode, f"{origin}: {key}")
     default = default_spec(mode) if isinstance(mode, str) else None
     if default is None:
         raise MixbitError(f"{origin}: quantization gives {key} the unknown mode {mode!r}.")
@@ -176,3 +145,18 @@ def _spec(value: Mapping[str, Any], key: str, origin: str) -> QuantSpec:
         default.group_size if group_size is None else group_size,
         mode,
     )
+
+
+def _is_mlx(block: Mapping[str, Any]) -> bool:
+    """Whether a ``quantization_config`` is MLX's block and not another tool's."""
+    return "quant_method" not in block and {"bits", "group_size"} <= block.keys()
+
+
+def _extra_notes(block: Mapping[str, Any]) -> list[str]:
+    extra = sorted(
+        {name for _, value in module_entries(block) if isinstance(value, dict) for name in value}
+        - _KEYS
+    )
+    if not extra:
+        return []
+    return [f"entries hold {extra[0]}{and_more(len(extra) - 1)}, which stock mlx-lm refuses"]

@@ -1,25 +1,23 @@
 """mixbit's own ``plan.json``."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mixbit.checkpoint import ModelStructure
 from mixbit.errors import MixbitError
 from mixbit.plan.model import PLAN_SCHEMA, Plan
+from mixbit.plan.readers.request import Request
 from mixbit.plan.spec import QuantSpec
 
-if TYPE_CHECKING:
-    from mixbit.plan.readers import Source
 
-
-def accepts(source: "Source") -> bool:
+def accepts(request: Request) -> bool:
     """Whether the file says of itself that it is a plan."""
-    return str(source.document.get("schema", "")).startswith("mixbit.plan/")
+    return str(request.document.get("schema", "")).startswith("mixbit.plan/")
 
 
-def read(source: "Source", structure: ModelStructure | None) -> Plan:
+def read(request: Request) -> Plan:
     """Read a ``plan.json``; the model it was made for stands in where none is given."""
-    return plan_of_document(source.document, str(source.path), structure)
+    return plan_of_document(request.document, str(request.path), request.structure)
 
 
 def plan_of_document(

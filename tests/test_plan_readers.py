@@ -1,0 +1,570 @@
+"""Each format of others' that mixbit reads, by an example composed for it, and its refusals."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, GGUFWriter
+
+from mixbit.checkpoint import describe
+from mixbit.errors import MixbitError
+from mixbit.plan import Plan, QuantSpec
+from mixbit.plan.names import PathTable
+from models import config
+
+DIMS = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 256}
+DIMS |= {"shared_expert_intermediate_size": 256}
+WIDE = {
+    name: config(name, **(DIMS if name != "qwen3_5" else dict(list(DIMS.items())[:2])))
+    for name in ("qwen3_5", "qwen3_5_moe", "qwen3_next")
+}
+CONFIG = WIDE["qwen3_5"]
+STRUCTURES = {name: describe(settings) for name, settings in WIDE.items()}
+DENSE, MOE, NEXT = STRUCTURES.values()
+L0, L3 = "language_model.model.layers.0.", "language_model.model.layers.3."
+HEAD, EMBED = "language_model.lm_head", "language_model.model.embed_tokens"
+OUT, QKV = f"{L0}linear_attn.out_proj", f"{L0}linear_attn.in_proj_qkv"
+A4, A5, A6, A8 = (QuantSpec(bits, 64) for bits in (4, 5, 6, 8))
+A4_128 = QuantSpec(4, 128)
+MXFP4, NVFP4, MXFP8 = (
+    QuantSpec(4, 32, "mxfp4"),
+    QuantSpec(4, 16, "nvfp4"),
+    QuantSpec(8, 32, "mxfp8"),
+)
+TORCH = "model.language_model.layers.0."
+
+
+def loaded(tmp_path: Path, content: Any, structure: Any = DENSE, **options: Any) -> Plan:
+    """The plan in a file of that content, whose name says nothing."""
+    file = tmp_path / "file"
+    if not isinstance(content, bytes):
+        text = content if isinstance(content, str) else json.dumps(content)
+        content = text.encode()
+    file.write_bytes(content)
+    return Plan.load(file, model=structure, **options)
+
+
+def foreign(block: dict[str, Any]) -> dict[str, Any]:
+    return CONFIG | {"quantization_config": block}
+
+
+# Each: content of the file, what some modules become, and None or what all others become.
+Expected = dict[str, QuantSpec | None]
+EXAMPLES: dict[str, tuple[Any, str, Expected]] = {
+    "mlx-lm": (
+        CONFIG
+        | {"quantization": {
+            "group_size": 64, "bits": 4, "mode": "affine",
+            EMBED: {"group_size": 64, "bits": 6, "mode": "affine"},
+            f"{L0}mlp.gate_proj": {"group_size": 32, "bits": 4, "mode": "mxfp4"},
+            OUT: False}},
+        "mlx", {EMBED: A6, f"{L0}mlp.gate_proj": MXFP4, OUT: None, HEAD: A4, QKV: A4},
+    ),
+    "mlx-lm, quantization_config alone": (
+        foreign({"group_size": 32, "bits": 5, OUT: False}),
+        "mlx", {OUT: None, QKV: QuantSpec(5, 32)},
+    ),
+    "mlx-lm, under text_config": (
+        CONFIG | {"text_config": CONFIG["text_config"]
+                  | {"quantization": {"group_size": 64, "bits": 4, "layers.0.mlp.up_proj": False}}},
+        "mlx", {f"{L0}mlp.up_proj": None, QKV: A4},
+    ),
+    "mlx-vlm, one key in each namespace": (
+        {"quantization": {
+            "group_size": 64, "bits": 4, "model.visual.merger.linear_fc1": False,
+            "vision_tower.blocks.0.attn.qkv": {"group_size": 64, "bits": 8},
+            "model.language_model.embed_tokens": {"group_size": 64, "bits": 8},
+            "model.layers.0.linear_attn.out_proj": {"group_size": 64, "bits": 8},
+            "lm_head": {"group_size": 64, "bits": 6}}},
+        "mlx", {EMBED: A8, OUT: A8, HEAD: A6, QKV: A4},
+    ),
+    "mlx-swift, with its extra keys": (
+        {"quantization": {
+            "group_size": 64, "bits": 4, "quant_method": "mlx", "linear_class": "any",
+            "quantization_mode": "affine", OUT: {"group_size": 64, "bits": 8}}},
+        "mlx", {OUT: A8, QKV: A4},
+    ),
+    "AutoRound for MLX": (
+        CONFIG
+        | {"quantization": {
+            "group_size": 128, "bits": 4, "lm_head": False,
+            f"{TORCH}linear_attn.in_proj_qkv": {"group_size": 128, "bits": 6}},
+           "quantization_config": {
+            "quant_method": "auto-round", "packing_format": "mlx", "bits": 4, "group_size": 128}},
+        "mlx", {HEAD: None, QKV: QuantSpec(6, 128), EMBED: A4_128},
+    ),
+    "mlx-node, with a norm named": (
+        {"quantization": {
+            "group_size": 64, "bits": 3, "language_model.model.lm_head": {"bits": 6},
+            f"{L0}input_layernorm": False}},
+        "mlx", {HEAD: A6, QKV: QuantSpec(3, 64)},
+    ),
+    "oMLX oQ, an mxfp8 path": (
+        {"quantization": {
+            "group_size": 64, "bits": 4, "oq_level": 4, "oq": {"level": 4},
+            OUT: {"mode": "mxfp8", "group_size": 32, "bits": 8}}},
+        "mlx", {OUT: MXFP8, QKV: A4},
+    ),
+    "JANG 2 overrides with storage_bits": (
+        {"quantization": {"group_size": 64, "bits": 4, OUT: {"bits": 8, "storage_bits": 8}}},
+        "mlx", {OUT: A8, QKV: A4},
+    ),
+    "bits alone": ({"quantization": {"group_size": 32, "bits": 4, OUT: {"bits": 8}}},
+                   "mlx", {OUT: A8, QKV: QuantSpec(4, 32)}),
+    "mlx-optiq": (
+        {"method": "optiq_mixed_precision", "base_model": "Qwen/Qwen3.5-4B", "target_bpw": 5.0,
+         "per_layer": {f"{L3}self_attn.v_proj": {"bits": 8, "group_size": 64},
+                       OUT: {"bits": 16, "group_size": 64}, QKV: {"bits": 4}}},
+        "optiq", {f"{L3}self_attn.v_proj": A8, OUT: None, QKV: A4, EMBED: None},
+    ),
+    "mlx-optiq, nested": (
+        {"method": "static_mixed_precision", "optimization": {"per_layer": {QKV: {"bits": 4}}}},
+        "optiq", {QKV: A4, OUT: None},
+    ),
+    "JANG manifest": (
+        {"format": "jang", "format_version": "2.0", "quantization": {
+            "method": "jang-importance", "block_size": 64, "bit_widths_used": [4, 8],
+            "tensor_quantization_manifest": {
+                "model.layers.0.linear_attn.out_proj": {"bits": 8, "group_size": 64},
+                "model.layers.0.linear_attn.in_proj_qkv": {"bits": 4}}}},
+        "jang", {OUT: A8, QKV: A4, HEAD: None},
+    ),
+    "JANG measured plan": (
+        {"group_size": 128, "base_bits": 4, "modules": [
+            {"path": "model.layers.0.linear_attn.out_proj", "bits": 6, "reason": "measured"},
+            {"path": "model.layers.0.linear_attn.in_proj_qkv"}]},
+        "jang", {OUT: QuantSpec(6, 128), QKV: A4_128},
+    ),
+    "mlx-kquant": (
+        CONFIG | {"quantization": {"mode": "kquant", "per_tensor": {
+            "model.layers.0.mlp.down_proj": "q6_k", "model.layers.0.mlp.up_proj": "mxfp4",
+            "lm_head": "q8_0"}}},
+        "kquant", {f"{L0}mlp.down_proj": QuantSpec(6, 32), f"{L0}mlp.up_proj": MXFP4,
+                   HEAD: QuantSpec(8, 32), QKV: None},
+    ),
+    "compressed-tensors": (
+        foreign({"quant_method": "compressed-tensors", "format": "mixed-precision",
+                 "config_groups": {
+                     "group_0": {"targets": ["re:.*mlp.*_proj$"], "format": "pack-quantized",
+                                 "weights": {"num_bits": 4, "type": "int", "symmetric": True,
+                                             "strategy": "group", "group_size": 128}},
+                     "group_1": {"targets": ["re:.*self_attn.*", "model.layers.0.mlp.up_proj"],
+                                 "weights": {"num_bits": 8, "type": "int", "group_size": 64}},
+                     "group_2": {"targets": ["Linear"], "format": "nvfp4-pack-quantized",
+                                 "weights": {"num_bits": 4, "type": "float",
+                                             "strategy": "tensor_group", "group_size": 16}}},
+                 "ignore": ["lm_head", "re:.*linear_attn.in_proj_[ab]$"]}),
+        "compressed-tensors",
+        {f"{L0}mlp.up_proj": A4_128, f"{L3}self_attn.o_proj": A8, HEAD: None,
+         f"{L0}linear_attn.in_proj_a": None, QKV: NVFP4, OUT: NVFP4, EMBED: None},
+    ),
+    "compressed-tensors, mxfp4": (
+        foreign({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized",
+                 "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
+                     "num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}}}}),
+        "compressed-tensors", {QKV: MXFP4, HEAD: MXFP4, EMBED: None},
+    ),
+    "GPTQModel": (
+        foreign({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True,
+                 "desc_act": False, "dynamic": {
+                     "-:.*linear_attn\\.in_proj_[ab]$": {},
+                     "+:.*\\.in_proj_.*$": {"bits": 6},
+                     ".*\\.down_proj$": {"bits": 8, "group_size": 64}}}),
+        "gptq",
+        {f"{L0}mlp.down_proj": A8, f"{L0}linear_attn.in_proj_a": None, QKV: QuantSpec(6, 128),
+         f"{L0}mlp.up_proj": A4_128, HEAD: None, EMBED: None},
+    ),
+    "AutoRound": (
+        foreign({"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True,
+                 "data_type": "int", "packing_format": "auto_round:auto_gptq",
+                 "block_name_to_quantize": "model.language_model.layers",
+                 "extra_config": {
+                     f"{TORCH}linear_attn.in_proj_a": {"bits": 16, "data_type": "fp"},
+                     ".*self_attn.*": {"bits": 8, "group_size": 64},
+                     "lm_head": {"bits": 8}}}),
+        "auto-round",
+        {f"{L0}linear_attn.in_proj_a": None, f"{L3}self_attn.k_proj": A8,
+         HEAD: QuantSpec(8, 128), QKV: A4_128, EMBED: None},
+    ),
+    "ModelOpt": (
+        {"producer": {"name": "modelopt"}, "quantization": {
+            "quant_algo": "NVFP4", "group_size": 16,
+            "exclude_modules": ["lm_head", "*linear_attn.conv1d*", "*.out_proj"]}},
+        "modelopt", {QKV: NVFP4, HEAD: None, OUT: None, EMBED: None},
+    ),
+    "ModelOpt, flat": (
+        foreign({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ", "group_size": 128,
+                 "ignore": ["model.language_model.layers.0.*"]}),
+        "modelopt", {QKV: None, f"{L3}mlp.up_proj": A4_128, HEAD: A4_128},
+    ),
+    "ModelOpt, mixed": (
+        foreign({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {
+            f"{TORCH}linear_attn.out_proj": {"quant_algo": "NVFP4"}}}),
+        "modelopt", {OUT: NVFP4, QKV: None},
+    ),
+    "AWQ": (
+        foreign({"quant_method": "awq", "bits": 4, "group_size": 128,
+                 "modules_to_not_convert": ["linear_attn", "mlp.gate"]}),
+        "awq", {QKV: None, f"{L0}mlp.gate_proj": A4_128, HEAD: None},
+    ),
+    "mxfp4": (foreign({"quant_method": "mxfp4"}), "mxfp4", {QKV: MXFP4, HEAD: None}),
+    "fp8 that is mxfp8": (
+        foreign({"quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [32, 32]}),
+        "fp8", {QKV: MXFP8, EMBED: None},
+    ),
+    "Atlas": (
+        {"mixed_quant": {"avg_bits": 4.5, "layers": [
+            {"layer_index": 0, "bits": 4}, {"layer_index": 3, "bits": 8}]}},
+        "atlas", {QKV: A4, f"{L3}self_attn.q_proj": A8, f"{L3}mlp.up_proj": A8, HEAD: None},
+    ),
+    "tensor types": (
+        "blk\\.\\d+\\.ssm_out=q6_k\nblk\\.(0|1)\\.ffn_down=Q5_K\nattn_(qkv|gate)=q5_k\n"
+        "token_embd=bf16  OUTPUT\\.weight=mxfp4\nssm_conv1d=f32 blk\\.4\\.nextn=q8_0",
+        "tensor-types",
+        {OUT: QuantSpec(6, 32), f"{L0}mlp.down_proj": QuantSpec(5, 32), f"{L3}mlp.down_proj": None,
+         QKV: QuantSpec(5, 32), EMBED: None, HEAD: MXFP4, f"{L0}mlp.up_proj": None},
+    ),
+    "overrides": (
+        "layers\\.0\\.linear_attn\\.out_proj=bfloat16\nout_proj=6/32\nlm_head=nvfp4\n\nmlp=4\n",
+        "overrides",
+        {OUT: None, "language_model.model.layers.1.linear_attn.out_proj": QuantSpec(6, 32),
+         HEAD: NVFP4, f"{L3}mlp.up_proj": A4, QKV: None},
+    ),
+    "CSV": (
+        f"path,bits,group_size,mode\n{QKV},4\nblk.0.ssm_out.weight, 6, 32\n"
+        f"lm_head,bf16\n{EMBED},4,,mxfp4\n",
+        "table", {QKV: A4, OUT: QuantSpec(6, 32), HEAD: None, EMBED: MXFP4},
+    ),
+    "CSV without a heading": (f"{QKV},4\n{OUT},16\n", "table", {QKV: A4, OUT: None}),
+    "JSON table": ({QKV: 4, OUT: "bf16", HEAD: {"bits": 6, "group_size": 32}},
+                   "table", {QKV: A4, OUT: None, HEAD: QuantSpec(6, 32)}),
+    "JSON list": ([[QKV, 4], [OUT, 16]], "table", {QKV: A4, OUT: None}),
+    "JSON rows": ([{"path": QKV, "bits": 4, "mode": "nvfp4"}], "table", {QKV: NVFP4, OUT: None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples(tmp_path: Path, name: str) -> None:
+    content, format_name, expected = EXAMPLES[name]
+    plan = loaded(tmp_path, content)
+    assert plan.provenance["format"] == format_name
+    assert {path: plan.modules[path] for path in expected} == expected
+    assert plan.modules.keys() == {shape.path for shape in DENSE.modules}
+    if isinstance(content, dict) and "model_type" in content:
+        assert loaded(tmp_path, content, None).modules == plan.modules
+
+
+def test_key_order_and_spelling_change_nothing(tmp_path: Path) -> None:
+    for name in ("mlx-vlm, one key in each namespace", "mlx-lm", "JANG manifest", "AutoRound"):
+        content = EXAMPLES[name][0]
+        plan = loaded(tmp_path, content)
+        assert loaded(tmp_path, _reversed(content)).modules == plan.modules
+
+
+def _reversed(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: _reversed(item) for key, item in reversed(value.items())}
+
+
+def test_inexact_types_are_named(tmp_path: Path) -> None:
+    plan = loaded(tmp_path, EXAMPLES["tensor types"][0])
+    assert plan.provenance["notes"][0] == "only near in MLX, not the same values: q5_k, q6_k"
+    assert "no pattern matches" in plan.provenance["notes"][1]
+    assert loaded(tmp_path, "ffn_up=q8_0 ffn_up=q4_1").provenance["notes"] == [
+        f"{len(DENSE.modules) - 4} modules that no pattern matches are left as they are"
+    ]
+
+
+def test_lists_whose_values_fit_both_kinds_go_by_their_patterns(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "ssm_out=mxfp4").provenance["format"] == "tensor-types"
+    assert loaded(tmp_path, "linear_attn\\.out_proj=mxfp4").provenance["format"] == "overrides"
+
+
+# --- rankings ---------------------------------------------------------------------------------
+
+
+def test_a_ranking_becomes_a_plan_of_the_size_asked_for(tmp_path: Path) -> None:
+    # Twelve modules of equal size: what is raised must be the top of the ranking.
+    paths = [shape.path for shape in DENSE.modules if ".mlp." in shape.path]
+    ranking = [[path, -0.02 + 0.01 * (7 * i % 12)] for i, path in enumerate(paths)]
+    low, high = (
+        Plan(dict.fromkeys(paths, spec), structure=DENSE).report()["bpw"] for spec in (A4, A5)
+    )
+    plan = loaded(tmp_path, ranking, target_bpw=low + (high - low) * 5.5 / 12)
+    order = [path for path, _ in sorted(ranking, key=lambda pair: -pair[1])]
+    assert [path for path in order if plan.modules[path] == A5] == order[:5]
+    assert {plan.modules[path] for path in order[5:]} == {A4}
+    assert {spec for path, spec in plan.modules.items() if path not in paths} == {None}
+    target = plan.provenance["target_bpw"]
+    assert loaded(tmp_path, dict(ranking), target_bpw=target).modules == plan.modules
+    assert {loaded(tmp_path, ranking, target_bpw=high).modules[path] for path in paths} == {A5}
+
+
+def test_optiq_sensitivities_become_a_plan(tmp_path: Path) -> None:
+    layers = [
+        {"layer_name": shape.path, "param_count": shape.params,
+         "sensitivities": {"4": 1.0 if shape.path == OUT else 0.01, "8": 0.001}}
+        for shape in DENSE.modules
+    ]  # fmt: skip
+    document = {"base_model": "any", "candidate_bits": [4, 8], "group_size": 64,
+                "metric": "kl_divergence_vs_reference", "layers": layers}  # fmt: skip
+    low = Plan(dict.fromkeys(PathTable(DENSE).paths, A4), structure=DENSE).report()["bpw"]
+    plan = loaded(tmp_path, document, target_bpw=low + 0.5)
+    assert plan.modules[OUT] == A8
+    assert set(plan.modules.values()) == {A4, A8}
+    assert plan.report()["bpw"] <= low + 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"ranking without bits; give the size .*target_bpw, --target-bpw"),
+        ({"target_bpw": 2.0}, r"2\.0 bits per weight cannot be met; the lowest widths take"),
+    ],
+)
+def test_a_ranking_needs_a_size_that_can_be_met(
+    tmp_path: Path, options: dict[str, float], message: str
+) -> None:
+    ranking = [[shape.path, 0.5] for shape in DENSE.modules]
+    with pytest.raises(MixbitError, match=message):
+        loaded(tmp_path, ranking, **options)
+
+
+# --- GGUF -------------------------------------------------------------------------------------
+
+Types = GGMLQuantizationType
+
+
+def gguf_file(path: Path, tensors: dict[str, Types], **fields: Any) -> Path:
+    """A GGUF file of small tensors that have these types."""
+    writer = GGUFWriter(path, fields.pop("arch", "qwen35"))
+    for key, value in fields.items():
+        if isinstance(value, int):
+            writer.add_uint16(key.replace("_", "."), value)
+        else:
+            writer.add_string(key.replace("_", "."), value)
+    for name, kind in tensors.items():
+        data = np.zeros((1, 64 if kind == Types.F32 else 1024), np.float32)
+        if kind != Types.F32:
+            data = np.zeros((1, 1024), np.uint8)
+            block = {Types.Q8_0: 34, Types.MXFP4: 17, Types.Q6_K: 210, Types.IQ2_XXS: 66}
+            data = data[:, : block[kind]]
+        writer.add_tensor(name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_gguf(tmp_path: Path) -> None:
+    file = gguf_file(
+        tmp_path / "model",
+        {
+            "token_embd.weight": Types.Q6_K, "output.weight": Types.Q8_0,
+            "blk.0.ssm_out.weight": Types.F32, "blk.0.attn_qkv.weight": Types.IQ2_XXS,
+            "blk.0.ffn_up.weight": Types.MXFP4, "blk.0.attn_norm.weight": Types.F32,
+            "blk.0.ssm_conv1d.weight": Types.F32, "blk.0.ssm_a": Types.F32,
+            "blk.4.nextn.eh_proj.weight": Types.Q8_0, "blk.4.attn_q.weight": Types.Q8_0,
+        },
+    )  # fmt: skip
+    plan = Plan.load(file, model=DENSE)
+    expected = {EMBED: QuantSpec(6, 32), HEAD: QuantSpec(8, 32), OUT: None, QKV: QuantSpec(2, 32)}
+    expected[f"{L0}mlp.up_proj"] = MXFP4
+    assert {path: spec for path, spec in plan.modules.items() if path in expected} == expected
+    assert plan.provenance["format"] == "gguf"
+    assert "iq2_xxs, q6_k" in plan.provenance["notes"][0]
+    (tmp_path / "download").mkdir()
+    file.rename(tmp_path / "download" / "model.gguf")
+    assert Plan.load(tmp_path / "download", model=DENSE).modules == plan.modules
+
+
+def test_a_split_gguf_is_read_whole(tmp_path: Path) -> None:
+    names = ["blk.0.ssm_out.weight", "blk.0.attn_qkv.weight"]
+    for index, name in enumerate(names):
+        gguf_file(tmp_path / f"m-{index + 1:05d}-of-00002.gguf", {name: Types.Q8_0}, split_count=2)
+    for index in (1, 2):
+        plan = Plan.load(tmp_path / f"m-{index:05d}-of-00002.gguf", model=DENSE)
+        assert plan.modules[OUT] == plan.modules[QKV] == QuantSpec(8, 32)
+    (tmp_path / "m-00002-of-00002.gguf").unlink()
+    with pytest.raises(MixbitError, match=r"one of 2 files, of which m-00002-of-00002\.gguf is"):
+        Plan.load(tmp_path / "m-00001-of-00002.gguf", model=DENSE)
+
+
+def test_fused_and_split_projections_meet(tmp_path: Path) -> None:
+    both = {"blk.0.attn_qkv.weight": Types.Q8_0, "blk.0.attn_gate.weight": Types.Q6_K}
+    file = gguf_file(tmp_path / "model", both, arch="qwen3next")
+    with pytest.raises(MixbitError, match=r"in_proj_qkvz that differ \(affine 8/32, affine 6/32"):
+        Plan.load(file, model=NEXT)
+    plan = Plan.load(file, model=NEXT, on_conflict="highest")
+    assert plan.modules["model.layers.0.linear_attn.in_proj_qkvz"] == QuantSpec(8, 32)
+
+
+def test_damaged_gguf_is_told(tmp_path: Path) -> None:
+    whole = gguf_file(tmp_path / "model", {"output.weight": Types.Q8_0}).read_bytes()
+    for content in (whole[:4], whole[:40], whole[:-32], whole[:8] + b"\xff" * 16 + whole[24:]):
+        with pytest.raises(MixbitError, match="truncated or not a sound GGUF"):
+            loaded(tmp_path, content)
+    imatrix = gguf_file(tmp_path / "imatrix", {}, general_type="imatrix")
+    with pytest.raises(MixbitError, match="importance matrix, which holds no types"):
+        Plan.load(imatrix, model=DENSE)
+
+
+# --- mixture of experts -----------------------------------------------------------------------
+
+
+def test_patterns_reach_experts_by_their_own_names(tmp_path: Path) -> None:
+    block = {"quant_method": "gptq", "bits": 4, "group_size": 128,
+             "dynamic": {r".*experts\.\d+\.down_proj": {"bits": 8, "group_size": 64}}}  # fmt: skip
+    plan = loaded(tmp_path, {"quantization_config": block}, NEXT)
+    layer = "model.layers.0.mlp"
+    assert plan.modules[f"{layer}.switch_mlp.down_proj"] == A8
+    assert plan.modules[f"{layer}.switch_mlp.up_proj"] == A4_128
+    assert plan.modules[f"{layer}.shared_expert.down_proj"] == A4_128
+    assert plan.modules[f"{layer}.gate"] is plan.modules[f"{layer}.shared_expert_gate"] is None
+    one = block | {"dynamic": {r".*experts\.3\.down_proj": {"bits": 8, "group_size": 64}}}
+    with pytest.raises(MixbitError, match=r"entries for .*layers\.0.*down_proj that differ"):
+        loaded(tmp_path, {"quantization_config": one}, NEXT)
+    plan = loaded(tmp_path, {"quantization_config": one}, NEXT, on_conflict="highest")
+    assert plan.modules[f"{layer}.switch_mlp.down_proj"] == A8
+
+
+def test_fused_expert_keys_mean_both(tmp_path: Path) -> None:
+    layer = "model.language_model.layers.0.mlp.experts"
+    plan = loaded(tmp_path, {f"{layer}.gate_up_proj": 4, f"{layer}.down_proj": 6}, MOE)
+    switch = f"{L0}mlp.switch_mlp"
+    assert plan.modules[f"{switch}.gate_proj"] == plan.modules[f"{switch}.up_proj"] == A4
+    assert plan.modules[f"{switch}.down_proj"] == A6
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+LAYER_ENTRY = {"bits": 8, "group_size": 64}
+
+
+def entry(**values: Any) -> dict[str, Any]:
+    return {"quantization": {"bits": 4, "group_size": 64, QKV: values}}
+
+
+def group(**weights: Any) -> dict[str, Any]:
+    return foreign({"quant_method": "compressed-tensors", "config_groups": {
+        "group_0": {"targets": ["Linear"], "weights": weights}}})  # fmt: skip
+
+
+def gptq(**values: Any) -> dict[str, Any]:
+    return foreign({"quant_method": "gptq", "bits": 4, "group_size": 128} | values)
+
+
+REFUSALS: list[tuple[Any, str]] = [
+    (entry(mode="sym8", bits=8), f"{QKV} is packed as sym8, a format of mlx-node's own"),
+    (entry(mode="fp8_e4m3", bits=8), f"{QKV} is packed as fp8_e4m3, a format of mlx-node's own"),
+    (entry(mode="q4k", bits=4), f"{QKV} is packed as q4k, a format of mlx-node's"),
+    (entry(mode="q5k", bits=5), f"{QKV} is packed as q5k, a format of mlx-node's"),
+    (entry(mode="q6k", bits=6), f"{QKV} is packed as q6k, a format of mlx-node's"),
+    (entry(bits=4, symmetric_zero_point=True), f"{QKV} has symmetric_zero_point"),
+    (entry(bits=7), f"{QKV}: mode affine takes 2, 3, 4, 5, 6 or 8 bits, not 7"),
+    (entry(bits=4, group_size=16), f"{QKV}: mode affine takes groups of 32, 64 or 128, not 16"),
+    (entry(mode="mxfp8", bits=4), f"{QKV}: mode mxfp8 takes 8 bits, not 4"),
+    (CONFIG | {"weight_format": "mxtq", "quantization": {"bits": 4, "group_size": 64}},
+     "is packed as mxtq, a format of JANG's own"),
+    ({"format": "jang", "format_version": "1.1"}, r"is JANG of version 1\.1, whose \.jang files"),
+    ({"format": "jang"}, "is JANG of version unknown"),
+    ({"format": "jangtq", "format_version": "2.0"}, "is packed as mxtq"),
+    ({"format": "jang", "format_version": "2.0", "quantization": {"method": "affine+mxtq"}},
+     "is packed as mxtq"),
+    ({"format": "jang", "format_version": "2.0"}, "has no tensor_quantization_manifest"),
+    ({"base_bits": 4, "modules": [{"bits": 4}]}, "each of modules needs a path"),
+    ({"base_bits": "x", "modules": [{"path": QKV}]}, f"{QKV} has bits None"),
+    ({"quantization": {"mode": "kquant"}}, "a kquant block needs an object per_tensor"),
+    ({"quantization": {"mode": "kquant", "per_tensor": {QKV: "q9_k"}}},
+     "'q9_k' is not a tensor type of llama.cpp's"),
+    (group(num_bits=8, type="int", strategy="channel"), "group_0 has weights of type int by strat"),
+    (group(num_bits=8, type="float", strategy="block"), "group_0 has weights of type float"),
+    (group(num_bits=4, type="int", strategy="group", group_size=16), "groups of 32, 64 or 128"),
+    (group(num_bits=7, type="int", strategy="group", group_size=64), "bits, not 7"),
+    (foreign({"quant_method": "compressed-tensors"}), "config_groups must be an object"),
+    (foreign({"config_groups": {"group_0": 4}}), "group_0 has no list of targets"),
+    (foreign({"config_groups": {"g": {"targets": ["re:("]}}}), "is not a regular expression"),
+    (gptq(group_size=-1), r"quantises whole rows \(group_size -1\)"),
+    (gptq(bits="four"), "bits is 'four', not a whole number"),
+    (gptq(bits=7), "mode affine takes .* bits, not 7"),
+    (gptq(dynamic=[1]), "dynamic must be an object"),
+    (gptq(dynamic={"a": 4}), "dynamic gives 'a' no object"),
+    (gptq(dynamic={"-:*": {}}), r"'\*' is not a regular expression"),
+    (gptq(dynamic={".*out_proj": {"bits": 9}}), "out_proj.*: mode affine takes"),
+    (foreign({"quant_method": "auto-round", "bits": 4, "group_size": 128,
+              "extra_config": {"model.layers.0.mlp.up_prj": {"bits": 8}}}), "up_prj, which is no"),
+    (foreign({"quant_method": "auto-round", "bits": 4, "group_size": 128, "extra_config": 1}),
+     "extra_config must be an object"),
+    (foreign({"quant_method": "auto-round", "bits": 4, "group_size": 128,
+              "extra_config": {QKV: 1}}), "gives .* no object"),
+    (foreign({"quant_method": "modelopt", "quant_algo": "FP8"}), "quantised by FP8, which MLX has"),
+    (foreign({"quant_algo": "NVFP4", "group_size": 32}), "mode nvfp4 takes groups of 16, not 32"),
+    (foreign({"quant_algo": "NVFP4", "ignore": 1}), "ignore must be a list"),
+    (foreign({"quant_algo": "MIXED_PRECISION"}), "needs quantized_layers"),
+    (foreign({"quant_method": "fp8"}), "quantised as fp8, which mixbit does not read"),
+    (foreign({"quant_method": "bitnet"}), "quantised as bitnet, which mixbit does not read"),
+    (foreign({"quant_method": "awq", "bits": 4, "group_size": 128, "modules_to_not_convert": 1}),
+     "modules_to_not_convert must be a list"),
+    ({"method": "optiq_mixed_precision"}, "holds no per_layer table"),
+    ({"method": "optiq_mixed_precision", "per_layer": {QKV: {}}}, f"{QKV} has no bits"),
+    ({"candidate_bits": [4], "layers": [{"layer_name": QKV}]}, "needs layer_name and sensitiv"),
+    ({"mixed_quant": {}}, "mixed_quant needs a list of layers"),
+    ({"mixed_quant": {"layers": [{"layer_index": 9, "bits": 4}]}}, "layer_index 9 with bits 4 is"),
+    ("blk\\.9\\.ssm_out=q6_k", "matches nothing in this model"),
+    ("ssm_out(=q6_k", r"'ssm_out\(' is not a regular expression"),
+    ("no_such_module=4", "matches nothing in this model"),
+    ("out_proj=7", "mode affine takes .* bits, not 7"),
+    ({QKV: 7}, "mode affine takes .* bits, not 7"),
+    ({"model.layers.0.mlp.up_prj": 4}, "up_prj, which is no module .*; the nearest are"),
+    (f"{QKV},four", "has bits 'four'"),
+    (f"{QKV},4,64,affine,more", "has more than path,bits"),
+    (f"{QKV},4,64,sym8", "is packed as sym8"),
+    (f"{QKV},4,64,other", "mode 'other'"),
+    ("[[", "is not valid JSON"),
+    ("{", "is not valid JSON"),
+    ("[1, 2]", "is no plan in any format"),
+    ("", "is no plan in any format"),
+    ("words without sense", "is no plan in any format"),
+    (b"\x89PNG\xff\x00", "is no plan in any format"),
+    ([["model.layers.0.x", 0.5]], "ranks model.layers.0.x, which is no module"),
+    ('[["lm_head", NaN]]', "value of lm_head is not finite"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "message"), REFUSALS)
+def test_refusals_name_what_is_wrong(tmp_path: Path, content: Any, message: str) -> None:
+    with pytest.raises(MixbitError, match=message) as caught:
+        loaded(tmp_path, content, target_bpw=6.0)
+    assert "\n" not in str(caught.value)
+
+
+def test_jang_of_version_1_is_refused_as_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "model-00001.jang").write_bytes(b"")
+    with pytest.raises(MixbitError, match=r"is JANG of version 1, whose \.jang files"):
+        Plan.load(tmp_path, model=DENSE)
+
+
+@pytest.mark.parametrize("content", ["ssm_out=q6_k", f"{QKV},4", [[QKV, 0.5]], {QKV: 4}])
+def test_what_names_no_model_needs_one(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(MixbitError, match="does not say which model it is for"):
+        loaded(tmp_path, content, None)
+
+
+def test_a_folder_without_weights_is_its_config(tmp_path: Path) -> None:
+    content, _, expected = EXAMPLES["GPTQModel"]
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    plan = Plan.load(tmp_path)
+    assert {path: plan.modules[path] for path in expected} == expected
+    (tmp_path / "model.safetensors").write_bytes(b"packed as GPTQ does")
+    assert Plan.load(tmp_path).modules == plan.modules
+
+
+def test_modelopts_own_file_counts_where_the_config_is_silent(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "model.safetensors").write_bytes(b"packed as ModelOpt does")
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(EXAMPLES["ModelOpt"][0]))
+    assert Plan.load(tmp_path, model=DENSE).modules[QKV] == NVFP4
