@@ -23,7 +23,7 @@ class Attention(qwen3_next.Qwen3NextAttention):
         self, x: mx.array, mask: mx.array | str | None = None, cache: Any | None = None
     ) -> mx.array:
         if hasattr(cache, "bits"):
-            return super().__call__(x, mask, cache)
+            return super().__call__(x, mask, cache)  # type: ignore[arg-type]  # it takes "causal" too
         B, T, _ = x.shape
         q, k, v = project(x, [self.q_proj, self.k_proj, self.v_proj], [None, None, None])
         queries, gate = mx.split(q.reshape(B, T, self.num_attention_heads, -1), 2, axis=-1)
