@@ -296,7 +296,8 @@ def test_layouts_that_look_alike_are_told_apart_by_the_true_width(tmp_path: Path
         ),
         (
             TOP | {"bits": 8},
-            ["config.json leaves to affine 8/64 layers.0, but its tensors are affine 4/64"],
+            ["config.json does not name layers.0, whose tensors are affine 4/64 and not, as its "
+             "top level has it, affine 8/64"],
         ),
         (
             TOP | {"layers.1": True},

@@ -1,6 +1,7 @@
 """Quantised checkpoints against mlx-lm's own conversion, and what stock mlx-lm makes of them."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -250,26 +251,41 @@ def test_widths_that_fit_no_group_stay_dense_and_are_reported(tmp_path: Path) ->
     assert mx.isfinite(model(TOKENS)).all()
 
 
-def test_parts_outside_the_text_model_are_dropped_and_reported(tmp_path: Path) -> None:
-    source = save_raw("qwen3_5", tmp_path / "source")
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_parts_outside_the_text_model_are_carried_through(tmp_path: Path, model_type: str) -> None:
+    source = save_raw(model_type, tmp_path / "source")
     extra = {
-        "model.visual.blocks.0.attn.qkv.weight": mx.ones((4, 4), dtype=mx.int32),
-        "visual.patch_embed.weight": mx.ones((4, 4)),
+        "model.visual.blocks.0.attn.qkv.weight": mx.arange(16).reshape(4, 4),
+        "visual.patch_embed.weight": mx.ones((4, 4), dtype=mx.bfloat16),
         "mtp.layers.0.input_layernorm.weight": mx.full((4,), float("nan")),
     }
     mx.save_safetensors(str(source / "model-extra.safetensors"), extra)
     report = quantize(source, tmp_path / "out", plan="uniform-4")
-    assert report.dropped.keys() == extra.keys()
-    assert "vision tower" in report.dropped["visual.patch_embed.weight"]
-    assert "multi-token" in report.dropped["mtp.layers.0.input_layernorm.weight"]
+    assert report.dropped == {}
+    assert report.carried == dict(
+        zip(extra, ("vision.safetensors",) * 2 + ("mtp.safetensors",), strict=True)
+    )
+    for name, file in report.carried.items():
+        carried = mx.load(str(tmp_path / "out" / file))[name]
+        assert carried.dtype == extra[name].dtype
+        assert mx.array_equal(carried, extra[name], equal_nan=True)
+    assert report.bytes == sum(value.nbytes for value in tensors(tmp_path / "out").values())
     mlx_lm.load(str(tmp_path / "out"))
+    # Sidecars of a source are taken along as they are.
+    shutil.copyfile(tmp_path / "out" / "mtp.safetensors", source / "mtp.safetensors")
+    (source / "model-extra.safetensors").unlink()
+    report = quantize(source, tmp_path / "again", plan="uniform-4")
+    assert report.carried == {}
+    copied = (tmp_path / "again" / "mtp.safetensors").read_bytes()
+    assert copied == (source / "mtp.safetensors").read_bytes()
 
 
 def test_converted_qwen3_next_may_still_hold_mtp(tmp_path: Path) -> None:
     source = save_checkpoint(build("qwen3_next"), tmp_path / "source")
     mx.save_safetensors(str(source / "model-mtp.safetensors"), {"mtp.fc.weight": mx.ones((4, 4))})
     report = quantize(source, tmp_path / "out", plan="uniform-4")
-    assert set(report.dropped) == {"mtp.fc.weight"}
+    assert report.carried == {"mtp.fc.weight": "mtp.safetensors"}
+    mlx_lm.load(str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("differs", [False, True])

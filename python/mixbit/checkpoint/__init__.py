@@ -1,29 +1,49 @@
 """Reading model folders: what lies in them, and what model they describe."""
 
+from mixbit.checkpoint.carry import copy_tensors
 from mixbit.checkpoint.files import Checkpoint, TensorInfo, open_checkpoint, read_config, read_json
-from mixbit.checkpoint.names import side_part
+from mixbit.checkpoint.names import PREFIXES, side_part, stem_of
 from mixbit.checkpoint.structure import (
     ModelStructure,
     ModuleShape,
     build_model,
     describe,
     parameter_shapes,
+    settled_config,
+    structure_of,
+)
+from mixbit.checkpoint.weights import (
+    SIDE_REASONS,
+    ModelWeights,
+    load_file,
+    model_weights,
+    settle,
 )
 from mixbit.checkpoint.wording import and_more
 from mixbit.checkpoint.write import write_json
 
 __all__ = [
+    "PREFIXES",
+    "SIDE_REASONS",
     "Checkpoint",
     "ModelStructure",
+    "ModelWeights",
     "ModuleShape",
     "TensorInfo",
     "and_more",
     "build_model",
+    "copy_tensors",
     "describe",
+    "load_file",
+    "model_weights",
     "open_checkpoint",
     "parameter_shapes",
     "read_config",
     "read_json",
+    "settle",
+    "settled_config",
     "side_part",
+    "stem_of",
+    "structure_of",
     "write_json",
 ]

@@ -87,14 +87,31 @@ def describe(source: Path | str | Mapping[str, Any]) -> ModelStructure:
         MixbitError: the config is unreadable or mlx-lm cannot build a model from it.
     """
     config = source if isinstance(source, Mapping) else read_config(source)
-    model = build_model(config)
+    return structure_of(build_model(config), config["model_type"])
+
+
+def structure_of(model: nn.Module, model_type: str) -> ModelStructure:
+    """Describe a model that is not quantised yet; nothing of it is computed."""
     modules = tuple(
         _module_shape(path, module)
         for path, module in _leaves(model.leaf_modules(), nn.Module.is_module)
         if hasattr(module, "to_quantized")
     )
     params = sum(weight.size for _, weight in _leaves(model.parameters()))
-    return ModelStructure(config["model_type"], modules, params)
+    return ModelStructure(model_type, modules, params)
+
+
+def settled_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A deep copy of a config in which its text part says itself whether the head is tied.
+
+    Some files say it only at the top, where mlx-lm does not look.
+    """
+    # mlx-lm's argument classes edit nested dictionaries, so they too need a copy of their own.
+    own = copy.deepcopy(dict(config))
+    text = own.get("text_config")
+    if isinstance(text, dict) and isinstance(own.get("tie_word_embeddings"), bool):
+        text.setdefault("tie_word_embeddings", own["tie_word_embeddings"])
+    return own
 
 
 def build_model(config: Mapping[str, Any]) -> nn.Module:
@@ -114,8 +131,7 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
     from mlx_lm.utils import _get_classes  # transformers comes with it: a slow import
 
     try:
-        # mlx-lm's argument classes edit nested dictionaries, hence the copy.
-        own = copy.deepcopy(dict(config))
+        own = settled_config(config)
         model_class, args_class = _get_classes(own)
         model = model_class(args_class.from_dict(own))
     except Exception as error:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
+from mixbit.backend import MixbitWarning
+from mixbit.checkpoint import read_config
 from mixbit.errors import MixbitError
 from mixbit.integration.accelerate import accelerate
+from mixbit.integration.checkpoint import is_mlx, load_model
 
 __all__ = ["load", "resolve"]
 
 
-def resolve(path_or_hub_id: str | Path) -> Path:
+def resolve(path_or_hub_id: str | Path, revision: str | None = None) -> Path:
     """The local folder of a model: a folder as it is, a hub id downloaded.
 
     Raises:
@@ -29,7 +33,7 @@ def resolve(path_or_hub_id: str | Path) -> Path:
     from mlx_lm.utils import _download
 
     try:
-        return Path(_download(name))
+        return Path(_download(name, revision=revision))
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         raise MixbitError(
             f"{name} is no folder here and could not be downloaded from the hub "
@@ -49,27 +53,58 @@ def load(
 ) -> Any:
     """``mlx_lm.load`` with fast layers installed; the same arguments and results.
 
+    Every MLX checkpoint is loaded by what its tensors are. Where its ``config.json`` says
+    otherwise, each thing is told in a :class:`MixbitWarning`, and the config that
+    ``return_config`` asks for says what is true.
+
     Returns:
         (model, tokenizer), and the config as a third with ``return_config``.
 
     Raises:
-        MixbitError: if there is no such model, or mlx-lm cannot load it.
+        MixbitError: if there is no such model, or it cannot be loaded.
     """
-    import mlx_lm
-
+    folder = resolve(path_or_hub_id, revision)
+    config = read_config(folder) | (model_config or {})
+    lines: list[str] = []
+    loaded: Any
     try:
-        loaded = mlx_lm.load(
-            str(path_or_hub_id) if revision is not None else str(resolve(path_or_hub_id)),
-            tokenizer_config=tokenizer_config,
-            model_config=model_config,
-            adapter_path=adapter_path,
-            lazy=lazy,
-            return_config=return_config,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-        )
+        if is_mlx(folder, config):
+            loaded, lines = _load_mlx(folder, tokenizer_config, model_config, adapter_path, lazy)
+        else:
+            import mlx_lm
+
+            loaded = mlx_lm.load(
+                str(folder),
+                tokenizer_config=tokenizer_config,
+                model_config=model_config,
+                adapter_path=adapter_path,
+                lazy=lazy,
+                return_config=True,
+                trust_remote_code=trust_remote_code,
+            )
     except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise MixbitError(f"{path_or_hub_id} could not be loaded: {reason}") from error
+    for line in lines:
+        warnings.warn(f"{path_or_hub_id}: {line}; the tensors count.", MixbitWarning, stacklevel=2)
     accelerate(loaded[0])
-    return loaded
+    return loaded if return_config else loaded[:2]
+
+
+def _load_mlx(
+    folder: Path,
+    tokenizer_config: dict[str, Any] | None,
+    model_config: dict[str, Any] | None,
+    adapter_path: str | None,
+    lazy: bool,
+) -> tuple[tuple[Any, Any, dict[str, Any]], list[str]]:
+    from mlx_lm.utils import load_adapters, load_config, load_tokenizer
+
+    config = load_config(folder) | (model_config or {})
+    model, config, lines = load_model(folder, config, lazy=lazy)
+    if adapter_path is not None:
+        model = load_adapters(model, adapter_path).eval()
+    tokenizer = load_tokenizer(
+        folder, tokenizer_config, eos_token_ids=config.get("eos_token_id", None)
+    )
+    return (model, tokenizer, config), lines

@@ -11,10 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from mixbit.checkpoint import ModelStructure, side_part
-
-# What may stand before ``layers.N``, longest first.
-_PREFIXES = ("language_model.model.", "model.language_model.", "language_model.", "model.")
+from mixbit.checkpoint import PREFIXES, ModelStructure, side_part, stem_of
 
 _FUSED = {
     "linear_attn.in_proj_qkvz": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z"),
@@ -179,19 +176,13 @@ class PathTable:
         return Meaning("fixed") if fixed and known else None
 
 
-def stem_of(path: str) -> str:
-    """A path without the prefix before ``layers.N``, ``embed_tokens`` or ``lm_head``."""
-    prefix = next((prefix for prefix in _PREFIXES if path.startswith(prefix)), "")
-    return path.removeprefix(prefix)
-
-
 def spellings(table: PathTable, path: str) -> tuple[tuple[str, ...], ...]:
     """Every spelling of a module that :meth:`PathTable.find` understands.
 
     Each is a set of keys that together make up the module; ``.weight`` may follow each of them.
     """
     stem = stem_of(path)
-    prefixed = [(f"{prefix}{stem}",) for prefix in (*_PREFIXES, "")]
+    prefixed = [(f"{prefix}{stem}",) for prefix in (*PREFIXES, "")]
     gguf = table.gguf_names(path)
     return (*prefixed, *table.hf_names(path), *([gguf] if gguf else []))
 

@@ -18,6 +18,7 @@ class QuantizeReport:
         bpw: bits of those per parameter.
         params: parameters of the model.
         dense: modules that could be quantised but were not, each with the reason.
+        carried: tensors of parts outside the text model, each with the file that holds it now.
         dropped: tensors of the source that the checkpoint does not hold, each with the reason.
         seconds: time it took.
     """
@@ -27,6 +28,7 @@ class QuantizeReport:
     bpw: float
     params: int
     dense: Mapping[str, str]
+    carried: Mapping[str, str]
     dropped: Mapping[str, str]
     seconds: float
 

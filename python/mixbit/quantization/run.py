@@ -1,6 +1,5 @@
 """Quantising a model to a checkpoint, tensor by tensor."""
 
-import copy
 import hashlib
 import importlib.metadata
 import json
@@ -13,20 +12,32 @@ from typing import Any
 
 import mlx.core as mx
 
-from mixbit.checkpoint import Checkpoint, describe, open_checkpoint, write_json
+from mixbit.checkpoint import (
+    Checkpoint,
+    build_model,
+    copy_tensors,
+    model_weights,
+    open_checkpoint,
+    settle,
+    settled_config,
+    side_part,
+    structure_of,
+    write_json,
+)
 from mixbit.errors import MixbitError
 from mixbit.plan import Plan, check
 from mixbit.quantization.pack import Unit, make_unit
 from mixbit.quantization.report import QuantizeReport
 from mixbit.quantization.shards import group_by_size, save_shard, shard_name
-from mixbit.quantization.source import first_non_finite, load_weights, refuse_quantised
+from mixbit.quantization.source import first_non_finite, refuse_quantised
 from mixbit.quantization.staging import refuse_existing, staged
 
 CHECKPOINT_SCHEMA = "mixbit.checkpoint/1"
 _DTYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
 _COPIED = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-    "*.tiktoken", "chat_template*", "generation_config.json",
+    "*.tiktoken", "chat_template*", "generation_config.json", "*preprocessor_config.json",
+    "vision.safetensors", "mtp.safetensors",
 )  # fmt: skip
 
 Progress = Callable[[int, int, str], None]
@@ -45,7 +56,9 @@ def quantize(
 
     The packed tensors are bit for bit those of ``mlx_lm.convert`` at the same bits. Tensors are
     read, packed and released one by one, so that memory holds about the largest of them and one
-    shard. The checkpoint is written beside ``out_dir`` and renamed to it when it is complete.
+    shard. The checkpoint is written beside ``out_dir`` and renamed to it when it is complete. The
+    vision tower and MTP layers are carried through untouched, in files of their own
+    (``vision.safetensors``, ``mtp.safetensors``) that no loader of text models takes for weights.
 
     Args:
         source: folder of a bf16, f16 or f32 model, in Hugging Face's layout or in MLX's.
@@ -71,24 +84,33 @@ def quantize(
         raise MixbitError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}.")
     checkpoint = open_checkpoint(source)
     refuse_quantised(checkpoint)
-    structure = describe(checkpoint.config)
+    model_type, model = checkpoint.config.get("model_type"), build_model(checkpoint.config)
+    structure = structure_of(model, str(model_type))
     if not isinstance(plan, Plan):
         plan = Plan.load(plan, model=structure)
     check(plan, structure)
     whole = {shape.path: plan.modules.get(shape.path) for shape in structure.modules}
     plan = Plan(whole, plan.name, plan.provenance, structure)
 
-    loaded = load_weights(checkpoint)
+    loaded = model_weights(checkpoint, model, structure.model_type)
+    weights = settle(loaded.weights, model, source, structure.model_type)
+    left_out = loaded.left_out
+    del model, loaded  # they hold every array, and each must go as soon as it is written
+    carried = {name: f"{part}.safetensors" for name in left_out if (part := side_part(name))}
     target = _DTYPES.get(dtype or _declared_dtype(checkpoint.config))
     units = deque(
-        make_unit(name, loaded.weights.pop(name), target, plan.modules.get(_module(name)))
-        for name in list(loaded.weights)
+        make_unit(name, weights.pop(name), target, plan.modules.get(_module(name)))
+        for name in list(weights)
     )
     nbytes = sum(unit.nbytes for unit in units)
     with staged(out_dir) as staging:
-        _refuse_full_disk(staging, nbytes)
+        side_bytes = sum(checkpoint.tensors[name].nbytes for name in carried)
+        _refuse_full_disk(staging, nbytes + side_bytes)
         _write_weights(units, staging, checkpoint, max_shard_bytes, progress, structure.params)
         _write_config(checkpoint.config, plan, dtype, staging)
+        for file_name in sorted(set(carried.values())):
+            members = [name for name, its_file in carried.items() if its_file == file_name]
+            copy_tensors(checkpoint, members, staging / file_name)
         _copy_side_files(checkpoint.folder, staging)
         write_json(staging / "mixbit.json", _sidecar(checkpoint, plan))
         open_checkpoint(staging)  # a disk that lost bytes is noticed here
@@ -98,7 +120,8 @@ def quantize(
         bpw=8 * nbytes / structure.params,
         params=structure.params,
         dense=_dense(plan),
-        dropped=loaded.dropped,
+        carried=carried,
+        dropped={name: why for name, why in left_out.items() if name not in carried},
         seconds=time.monotonic() - begun,
     )
 
@@ -152,7 +175,7 @@ def _evaluate(unit: Unit, checkpoint: Checkpoint) -> None:
 
 
 def _write_config(config: dict[str, Any], plan: Plan, dtype: str | None, folder: Path) -> None:
-    config = copy.deepcopy(config)
+    config = settled_config(config)
     # As mlx-lm leaves them out: the text model has no vision tower.
     config.pop("_name_or_path", None)
     config.pop("vision_config", None)
@@ -169,7 +192,8 @@ def _write_config(config: dict[str, Any], plan: Plan, dtype: str | None, folder:
 def _copy_side_files(source: Path, folder: Path) -> None:
     files = {file for pattern in _COPIED for file in source.glob(pattern) if file.is_file()}
     for file in files:
-        shutil.copyfile(file, folder / file.name)
+        if not (folder / file.name).exists():
+            shutil.copyfile(file, folder / file.name)
 
 
 def _sidecar(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:

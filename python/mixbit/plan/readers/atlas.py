@@ -1,8 +1,8 @@
 """Atlas' ``metadata.json``: bits per decoder layer."""
 
+from mixbit.checkpoint import stem_of
 from mixbit.errors import MixbitError
 from mixbit.plan.model import Plan
-from mixbit.plan.names import stem_of
 from mixbit.plan.readers.request import Request, whole_number
 from mixbit.plan.spec import QuantSpec
 

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from mixbit.checkpoint import ModelStructure, ModuleShape
+from mixbit.checkpoint import ModelStructure, ModuleShape, stem_of
 from mixbit.errors import MixbitError
 from mixbit.plan.entries import Entries
 from mixbit.plan.model import Plan
-from mixbit.plan.names import stem_of
 from mixbit.plan.readers.request import Request, block_in, whole_number
 from mixbit.plan.spec import QuantSpec
 

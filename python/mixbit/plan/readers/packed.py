@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mixbit.checkpoint import ModelStructure, ModuleShape
+from mixbit.checkpoint import ModelStructure, ModuleShape, and_more
 from mixbit.errors import MixbitError
 from mixbit.plan.entries import Entries
 from mixbit.plan.foreign import PRIVATE_SUFFIXES, refuse_private
@@ -72,16 +72,22 @@ def contradictions(
         )
     lines: list[str] = []
     declared, top = _declared(block, structure, lines)
+    left_to_top: list[str] = []
     for shape in structure.modules:
-        is_named = shape.path in declared
-        said = declared.get(shape.path, top)
         found = packed.get(shape.path)
-        # An unnamed module without scales is what every reader takes it for: not quantised.
-        if found == said or (found is None and not is_named):
-            continue
-        source = f"says {said or 'not quantised'} for" if is_named else f"leaves to {said}"
+        if shape.path in declared and found != declared[shape.path]:
+            lines.append(
+                f"config.json says {declared[shape.path] or 'not quantised'} for {shape.path}, but "
+                f"its tensors are {found or 'not quantised'}"
+            )
+        # Without scales, a module that is not named is what every reader takes it for: dense.
+        elif shape.path not in declared and found not in (None, top):
+            left_to_top.append(shape.path)
+    if left_to_top:
+        first = left_to_top[0]
         lines.append(
-            f"config.json {source} {shape.path}, but its tensors are {found or 'not quantised'}"
+            f"config.json does not name {first}{and_more(len(left_to_top) - 1)}, whose tensors are "
+            f"{packed[first]} and not, as its top level has it, {top or 'unknown'}"
         )
     return lines
 
