@@ -6,6 +6,7 @@ instruction set, as the choice of kernels is made once per process.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -294,9 +295,25 @@ def failures() -> list[str]:
     return failed
 
 
+def integer_digest() -> str:
+    """Fingerprint of products in integer arithmetic, which are the same bits everywhere."""
+    digest = hashlib.sha256()
+    rng = np.random.default_rng(0)
+    for bits in (2, 3, 4, 5, 6, 8):
+        for group in (32, 64, 128):
+            w = mx.array(rng.standard_normal((15, 384), dtype=np.float32)).astype(mx.float16)
+            weight = ops.Weight(
+                *mx.quantize(w, group, bits), group_size=group, bits=bits, dtype=mx.float32
+            )
+            x = mx.array(rng.standard_normal((32, 384), dtype=np.float32)).astype(mx.bfloat16)
+            for rows in (1, 2, 3, 32):
+                digest.update(np.array(ops.matmul(x[:rows], [weight])[0]).tobytes())
+    return digest.hexdigest()
+
+
 if __name__ == "__main__":
     from mixbit import backend
 
     mx.set_default_device(mx.cpu)
     isa = "stock" if backend.native is None else backend.native.isa()
-    print(json.dumps({"isa": isa, "failures": failures()}))
+    print(json.dumps({"isa": isa, "failures": failures(), "integers": integer_digest()}))

@@ -26,7 +26,8 @@ def test_the_native_module_serves_these_tests() -> None:
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("bits", [0, 2, 3, 5])
 def test_a_row_does_not_depend_on_its_batch(bits: int, dtype: mx.Dtype) -> None:
-    x = random(131, 192, dtype=dtype)
+    # Beyond 32 rows 16-bit activations meet packed weights in fp32 and not in integers.
+    x = random(32 if bits and dtype != mx.float32 else 131, 192, dtype=dtype)
     if bits:
         weight = packed(37, 192, bits)
 
@@ -40,6 +41,8 @@ def test_a_row_does_not_depend_on_its_batch(bits: int, dtype: mx.Dtype) -> None:
 
     whole = np.array(product(x).astype(mx.float32))
     for rows in (1, 2, 3, 4, 5, 8, 31, 32, 130):
+        if rows > len(x):
+            break
         part = np.array(product(x[:rows]).astype(mx.float32))
         assert np.array_equal(part, whole[:rows])
 
@@ -67,6 +70,28 @@ def test_scales_and_activations_may_differ_in_dtype() -> None:
     y = ops.quantized_matmul(x, *weight)
     assert y.dtype == mx.float32
     assert relative_error(y, double(x) @ unpacked(weight, 4, 64, "affine").T) < 1e-6
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_integer_products_lose_little(bits: int) -> None:
+    x, weight = random(3, 4096, dtype=mx.bfloat16), packed(9, 4096, bits)
+    x[0, :64] *= 1000  # one group far louder than the others
+    (y,) = ops.matmul(x, [ops.Weight(*weight, bits=bits, dtype=mx.float32)])
+    want = double(x) @ unpacked(weight, bits, 64, "affine").T
+    for row in range(3):
+        assert relative_error(y[row], want[row]) < 1e-4
+
+
+def test_integer_products_of_odd_rows() -> None:
+    weight = packed(9, 128)
+    x = random(4, 128, dtype=mx.bfloat16)
+    x[0] = 0
+    x[1, 5] = float("nan")
+    x[2, 70] = float("inf")
+    y = ops.quantized_matmul(x, *weight)
+    assert mx.array_equal(y[0], mx.zeros_like(y[0]))
+    assert mx.isnan(y[1:3]).all().item()
+    assert mx.isfinite(y[3]).all().item()
 
 
 def test_large_sums_stay_within_the_promised_error() -> None:
@@ -190,10 +215,11 @@ def test_swiglu_against_fp64(rows: int, dtype: mx.Dtype) -> None:
     tolerance = {mx.float32: 1e-6, mx.float16: 5e-4, mx.bfloat16: 4e-3}[dtype]
     assert y.dtype == dtype
     assert relative_error(y, want) < tolerance
-    assert mx.array_equal(
-        ops.swiglu(x[:1], ops.Weight(*gate, bits=3), ops.Weight(up, bias=random(50, seed=3))),
-        y[:1],
-    )
+    if rows <= 32 or dtype == mx.float32:
+        first = ops.swiglu(
+            x[:1], ops.Weight(*gate, bits=3), ops.Weight(up, bias=random(50, seed=3))
+        )
+        assert mx.array_equal(first, y[:1])
 
 
 def test_swiglu_gradient_agrees_with_its_composition() -> None:

@@ -42,6 +42,11 @@ struct Matmul {
   int M, N, K;
   const float* x;  // [M, x_stride], zero from K to round_up(K, kBlock)
   size_t x_stride;
+  // For matmul_int16 instead of x: [M, K] integers, and per row and group of w their scale and the
+  // scaled sum of the integers.
+  const int16_t* x_codes;
+  const float* x_scales;
+  const float* x_sums;
   Weights w;
   const void* bias;  // [N] or null
   Element bias_element;
@@ -55,6 +60,10 @@ struct Matmul {
 // Rows up to which weights are decoded in registers; above it a block of them is decoded to fp32
 // once and reused. Both sum over k in the same order, so a row's bits do not depend on the choice.
 constexpr int kDirectRows = 4;
+
+// Rows up to which products of affine weights with 16-bit activations are integer ones. Above it
+// the decoding is shared among so many rows that fp32 is as fast, and exact.
+constexpr int kInt16Rows = 32;
 
 // Tile of the reusing kernel: 12 columns x 512 values of fp32 weights are 24 KB, which leaves room
 // for four rows of x in a 32 KB L1 cache. 128 rows share one decoding (about 3 % of the work).
@@ -144,6 +153,11 @@ struct Kernels {
   void (*matmul_direct)(const Matmul&, int m0, int m1, int n0, int n1);
   // The same for up to kPanelRows rows and kPanelColumns columns; scratch of kPanelScratch floats.
   void (*matmul_panel)(const Matmul&, int m0, int m1, int n0, int n1, float* scratch);
+  // x in integers, as Matmul wants it: rows of K values in groups of `group`.
+  void (*quantize_rows)(const void* src, Element e, int rows, int K, int group, int16_t* codes,
+                        float* scales, float* sums);
+  // Any rows and columns of a product with affine weights, from x in integers.
+  void (*matmul_int16)(const Matmul&, int m0, int m1, int n0, int n1);
   void (*gated_delta)(const GatedDelta&, int b, int hv, int row_begin, int row_end);
   // Steps [t0, t1) of one head of the convolution's channels: heads are counted q, k, v.
   void (*delta_net_mix)(const DeltaNet&, int b, int head, int t0, int t1);

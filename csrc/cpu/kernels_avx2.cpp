@@ -6,15 +6,18 @@
 #include "cpu/delta_net_impl.h"
 #include "cpu/gated_delta_impl.h"
 #include "cpu/matmul_impl.h"
+#include "cpu/matmul_int16_impl.h"
 // clang-format on
 
 namespace mixbit::cpu {
 
 const Kernels avx2_kernels = {
     "avx2",
-    avx2::to_float,
+    avx2::convert_rows,
     avx2::matmul_direct,
     avx2::matmul_panel,
+    avx2::quantize_rows,
+    avx2::matmul_int16,
     avx2::gated_delta,
     avx2::delta_net_mix,
     avx2::delta_net_norm,

@@ -6,15 +6,18 @@
 #include "cpu/delta_net_impl.h"
 #include "cpu/gated_delta_impl.h"
 #include "cpu/matmul_impl.h"
+#include "cpu/matmul_int16_impl.h"
 // clang-format on
 
 namespace mixbit::cpu {
 
 const Kernels portable_kernels = {
     "portable",
-    portable::to_float,
+    portable::convert_rows,
     portable::matmul_direct,
     portable::matmul_panel,
+    portable::quantize_rows,
+    portable::matmul_int16,
     portable::gated_delta,
     portable::delta_net_mix,
     portable::delta_net_norm,

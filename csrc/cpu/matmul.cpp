@@ -61,13 +61,78 @@ Rows rows_of(const MatmulRequest& r) {
   return {std::move(x), data, static_cast<size_t>(stride)};
 }
 
-Matmul problem_of(const MatmulRequest& r, const MatmulPart& part, const Rows& rows) {
+// The rows of x in integers, for weights of one group size.
+struct IntegerRows {
+  int group_size;
+  std::vector<int16_t> codes;
+  std::vector<float> scales, sums;
+};
+
+bool is_int16(const MatmulRequest& r, const MatmulPart& part) {
+  return r.x_element != Element::f32 && r.M <= kInt16Rows && part.w.kind == WeightKind::affine;
+}
+
+IntegerRows integer_rows_of(const MatmulRequest& r, int group_size) {
+  const size_t count = static_cast<size_t>(r.M) * r.K, groups = count / group_size;
+  IntegerRows rows{group_size, std::vector<int16_t>(count), std::vector<float>(groups),
+                   std::vector<float>(groups)};
+  const auto quantize = [&](size_t first, const void* src, int m) {
+    kernels().quantize_rows(src, r.x_element, m, r.K, group_size, &rows.codes[first * r.K],
+                            &rows.scales[first * (r.K / group_size)],
+                            &rows.sums[first * (r.K / group_size)]);
+  };
+  if (r.x_rows == nullptr) {
+    quantize(0, r.x, r.M);
+  } else {
+    for (int m = 0; m < r.M; ++m) {
+      const size_t offset = static_cast<size_t>(r.x_rows[m]) * r.K * size_of(r.x_element);
+      quantize(m, static_cast<const char*>(r.x) + offset, 1);
+    }
+  }
+  return rows;
+}
+
+// x in every form that the parts want.
+struct Inputs {
+  Rows floats;
+  std::vector<std::unique_ptr<IntegerRows>> integers;
+};
+
+Inputs inputs_of(const MatmulRequest& r) {
+  Inputs inputs{};
+  for (const MatmulPart& part : r.parts) {
+    if (!is_int16(r, part)) {
+      if (inputs.floats.x == nullptr) {
+        inputs.floats = rows_of(r);
+      }
+      continue;
+    }
+    const auto same = [&](const auto& rows) { return rows->group_size == part.w.group_size; };
+    if (std::none_of(inputs.integers.begin(), inputs.integers.end(), same)) {
+      inputs.integers.push_back(
+          std::make_unique<IntegerRows>(integer_rows_of(r, part.w.group_size)));
+    }
+  }
+  return inputs;
+}
+
+Matmul problem_of(const MatmulRequest& r, const MatmulPart& part, const Inputs& inputs) {
   Matmul p{};
   p.M = r.M;
   p.N = part.N;
   p.K = r.K;
-  p.x = rows.x;
-  p.x_stride = rows.stride;
+  if (is_int16(r, part)) {
+    for (const auto& rows : inputs.integers) {
+      if (rows->group_size == part.w.group_size) {
+        p.x_codes = rows->codes.data();
+        p.x_scales = rows->scales.data();
+        p.x_sums = rows->sums.data();
+      }
+    }
+  } else {
+    p.x = inputs.floats.x;
+    p.x_stride = inputs.floats.stride;
+  }
   p.w = part.w;
   p.bias = part.bias;
   p.bias_element = part.bias_element;
@@ -85,6 +150,9 @@ struct Tile {
 
 void run_tile(const Matmul& p, const Tile& t) {
   const Kernels& k = kernels();
+  if (p.x_codes != nullptr) {
+    return k.matmul_int16(p, t.m0, t.m1, t.n0, t.n1);
+  }
   if (p.M <= kDirectRows) {
     return k.matmul_direct(p, t.m0, t.m1, t.n0, t.n1);
   }
@@ -117,7 +185,8 @@ void run_swiglu_tile(Matmul gate, Matmul up, const Tile& t) {
 // every thread.
 int tile_columns(const MatmulRequest& r, int N) {
   const int rows = std::min(r.M, kPanelRows);
-  const int unit = r.M <= kDirectRows ? 4 : kPanelColumns;
+  const int unit =
+      r.M <= kDirectRows ? 4 : kPanelColumns;  // both whole tiles of the integer kernel
   const int64_t per_column = int64_t(r.K) * rows * (r.swiglu ? 2 : 1);
   // Above kDirectRows a weight costs about a sixteenth per row of what it costs below.
   const int64_t work = r.M <= kDirectRows ? kWorkPerTask : 16 * kWorkPerTask;
@@ -149,10 +218,10 @@ void matmul(const MatmulRequest& r) {
   if (tiles.empty()) {
     return;
   }
-  const Rows rows = rows_of(r);
+  const Inputs inputs = inputs_of(r);
   std::vector<Matmul> problems;
   for (const MatmulPart& part : r.parts) {
-    problems.push_back(problem_of(r, part, rows));
+    problems.push_back(problem_of(r, part, inputs));
   }
   parallel_for(static_cast<int>(tiles.size()), [&](int i) {
     if (r.swiglu) {

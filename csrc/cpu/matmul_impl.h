@@ -359,7 +359,7 @@ static void rows_to_float(const T* src, int rows, int count, float* dst, int dst
       Vec::load(src + i).store(dst + i);
     }
     for (; i < count; ++i) {
-      dst[i] = mixbit::cpu::to_float(src[i]);
+      dst[i] = to_float(src[i]);
     }
     for (; i < dst_stride; ++i) {
       dst[i] = 0.f;
@@ -367,7 +367,8 @@ static void rows_to_float(const T* src, int rows, int count, float* dst, int dst
   }
 }
 
-static void to_float(const void* src, Element e, int rows, int count, float* dst, int dst_stride) {
+static void convert_rows(const void* src, Element e, int rows, int count, float* dst,
+                         int dst_stride) {
   switch (e) {
     case Element::f32:
       return rows_to_float(static_cast<const float*>(src), rows, count, dst, dst_stride);

@@ -129,4 +129,73 @@ static inline void unpack_e4m3(const uint8_t* block, Vec (&out)[4]) {
   }
 }
 
+// ---- integers -----------------------------------------------------------------------------------
+
+// 16 x int16.
+struct Codes {
+  __m256i v;
+
+  static Codes load(const int16_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
+  }
+};
+
+// 8 x int32.
+struct Sums {
+  __m256i v;
+
+  static Sums zero() { return {_mm256_setzero_si256()}; }
+  // Neighbouring products are added in pairs.
+  void add_products(Codes a, Codes b) { v = _mm256_add_epi32(v, _mm256_madd_epi16(a.v, b.v)); }
+};
+
+// The total of each of four sums, as floats.
+static inline __m128 totals(const Sums (&a)[4]) {
+  const __m256i pairs =
+      _mm256_hadd_epi32(_mm256_hadd_epi32(a[0].v, a[1].v), _mm256_hadd_epi32(a[2].v, a[3].v));
+  return _mm_cvtepi32_ps(
+      _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
+}
+
+// 32 codes as 16-bit lanes. As in unpack_codes a shuffle gives each lane the two bytes that hold
+// its code; a product with a power of two then moves the code to the top of the lane, and one shift
+// brings it down, which stands in for the variable shift that 16-bit lanes lack.
+template <int bits>
+static inline void unpack_int16(const uint8_t* block, Codes (&out)[2]) {
+  constexpr int half = 2 * bits;              // bytes of 16 codes
+  constexpr int loaded = half <= 8 ? 8 : 16;  // bytes that a load brings
+  constexpr int last = 4 * bits - loaded;     // latest start inside the block
+  constexpr int down = 16 - bits;
+  auto factor = [](int i) { return static_cast<short>(1 << (down - i * bits % 8)); };
+  const __m256i factors = _mm256_setr_epi16(
+      factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7),
+      factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7));
+  auto load = [&](int j) __attribute__((always_inline)) {
+    const int start = j * half < last ? j * half : last;
+    const int skip = j * half - start;
+    // Lane i of each half: the byte at bit i·bits and the one after; a code that starts in the last
+    // loaded byte ends there.
+    auto lane = [&](int i) {
+      const int byte = skip + i * bits / 8;
+      return static_cast<short>(byte | (byte + 1 < loaded ? byte + 1 : byte) << 8);
+    };
+    const __m256i shuffle = _mm256_setr_epi16(lane(0), lane(1), lane(2), lane(3), lane(4), lane(5),
+                                              lane(6), lane(7), lane(8), lane(9), lane(10),
+                                              lane(11), lane(12), lane(13), lane(14), lane(15));
+    __m256i bytes;
+    if constexpr (loaded == 8) {
+      long long word;
+      __builtin_memcpy(&word, block + start, sizeof(word));
+      bytes = _mm256_set1_epi64x(word);
+    } else {
+      bytes = _mm256_broadcastsi128_si256(
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + start)));
+    }
+    const __m256i pairs = _mm256_shuffle_epi8(bytes, shuffle);
+    return Codes{_mm256_srli_epi16(_mm256_mullo_epi16(pairs, factors), down)};
+  };
+  out[0] = load(0);
+  out[1] = load(1);
+}
+
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

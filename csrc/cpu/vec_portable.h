@@ -76,4 +76,53 @@ static inline void unpack_e4m3(const uint8_t* block, Vec (&out)[4]) {
   }
 }
 
+// ---- integers -----------------------------------------------------------------------------------
+
+struct Codes {
+  int16_t v[16];
+
+  static Codes load(const int16_t* p) {
+    Codes r;
+    __builtin_memcpy(r.v, p, sizeof(r.v));
+    return r;
+  }
+};
+
+struct Sums {
+  int32_t v[8];
+
+  static Sums zero() { return {}; }
+  void add_products(const Codes& a, const Codes& b) {
+    for (int i = 0; i < 8; ++i) {
+      v[i] += a.v[2 * i] * b.v[2 * i] + a.v[2 * i + 1] * b.v[2 * i + 1];
+    }
+  }
+};
+
+typedef float Totals __attribute__((vector_size(16)));
+
+// The total of each of four sums, as floats.
+static inline Totals totals(const Sums (&a)[4]) {
+  Totals r;
+  for (int c = 0; c < 4; ++c) {
+    int32_t total = 0;
+    for (int i = 0; i < 8; ++i) {
+      total += a[c].v[i];
+    }
+    r[c] = static_cast<float>(total);
+  }
+  return r;
+}
+
+template <int bits>
+static inline void unpack_int16(const uint8_t* block, Codes (&out)[2]) {
+  for (int j = 0; j < 4; ++j) {
+    uint64_t word = 0;
+    __builtin_memcpy(&word, block + j * bits, bits);
+    for (int i = 0; i < 8; ++i) {
+      out[j / 2].v[j % 2 * 8 + i] = static_cast<int16_t>((word >> (i * bits)) & ((1u << bits) - 1));
+    }
+  }
+}
+
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE
