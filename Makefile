@@ -17,22 +17,26 @@ help:
 
 setup: $(VENV)/.installed
 
-$(VENV)/.created:
+PIP := $(BIN)/pip install --disable-pip-version-check -q
+
+$(VENV)/.created: tools/prepare_machine.sh
 	@tools/prepare_machine.sh $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) 'pip>=25.1'
+	$(PIP) --group build
 	@touch $@
 
 # Editable: changes in python/ count at once, changes in csrc/ when a target runs next.
 $(VENV)/.installed: $(VENV)/.created $(NATIVE)
-	$(BIN)/pip install --disable-pip-version-check -q -e . $(PIP_FLAGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e . $(BUILD_FLAGS)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.installed
-	$(BIN)/pip install --disable-pip-version-check -q -e '.[test]' $(PIP_FLAGS)
+	$(PIP) --group test
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
-	$(BIN)/pip install --disable-pip-version-check -q -e '.[lint]' $(PIP_FLAGS)
+	$(PIP) --group lint
 	@touch $@
 
 demo: setup
@@ -59,7 +63,6 @@ format: $(VENV)/.lint
 	find csrc -type f | xargs $(BIN)/clang-format -i
 
 stubs: setup
-	$(BIN)/pip install --disable-pip-version-check -q nanobind==3.1.0
 	$(BIN)/python tools/write_stubs.py
 
 sanitize: $(VENV)/.test

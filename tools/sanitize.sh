@@ -5,7 +5,9 @@ set -euo pipefail
 python=$1/python
 environment=build/sanitize
 [ -d "$environment" ] || "$python" -m venv "$environment"
-"$environment/bin/pip" install --disable-pip-version-check -q '.[test]' \
+"$environment/bin/pip" install --disable-pip-version-check -q 'pip>=25.1'
+"$environment/bin/pip" install --disable-pip-version-check -q --group build --group test
+"$environment/bin/pip" install --disable-pip-version-check -q . \
   -Cbuild-dir=build/sanitize-objects -Ccmake.define.MIXBIT_SANITIZE=address,undefined
 cxx=${CXX:-c++}
 # Leak checking is off: the interpreter itself keeps memory until the end. Compiling is left out, as
