@@ -13,6 +13,17 @@ from mixbit.data import tiny_model
 mx.set_default_device(mx.cpu)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--long``: the full grids of sweeps that otherwise run reduced."""
+    parser.addoption("--long", action="store_true", help="run sweeps on their full grids")
+
+
+@pytest.fixture(scope="session")
+def long_grid(request: pytest.FixtureRequest) -> bool:
+    """Whether sweeps shall run on their full grids."""
+    return bool(request.config.getoption("--long"))
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:
     mx.random.seed(0)

@@ -70,7 +70,7 @@ def test_plan_table_has_a_row_a_class_and_the_total(
     arguments = ("plan", "show", "uniform-4", "--model", str(model_folder))
     report = run_json(capsys, *arguments)
     assert main(arguments) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.split("\n\n")[0].splitlines()
     assert len(lines) == len(report["classes"]) + 2
     assert max(map(len, lines)) <= 80
     assert lines[-1].split() == [

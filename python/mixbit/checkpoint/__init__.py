@@ -20,7 +20,7 @@ from mixbit.checkpoint.weights import (
     settle,
 )
 from mixbit.checkpoint.wording import and_more
-from mixbit.checkpoint.write import write_json
+from mixbit.checkpoint.write import write_bytes, write_json
 
 __all__ = [
     "PREFIXES",
@@ -45,5 +45,6 @@ __all__ = [
     "side_part",
     "stem_of",
     "structure_of",
+    "write_bytes",
     "write_json",
 ]

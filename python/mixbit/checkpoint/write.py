@@ -16,11 +16,19 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     Raises:
         MixbitError: the folder is missing or not writable, or the disk is full.
     """
+    write_bytes(path, (json.dumps(document, indent=2) + "\n").encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file of any kind, as :func:`write_json` does.
+
+    Raises:
+        MixbitError: the folder is missing or not writable, or the disk is full.
+    """
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with beside.open("x", encoding="utf-8") as file:
-            json.dump(document, file, indent=2)
-            file.write("\n")
+        with beside.open("xb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

@@ -1,8 +1,27 @@
 """Plans: how many bits each module of a model gets."""
 
+from mixbit.plan.audit import Audit, Finding, audit
 from mixbit.plan.check import check
+from mixbit.plan.diff import diff
 from mixbit.plan.model import Plan
+from mixbit.plan.override import override
+from mixbit.plan.picture import draw
 from mixbit.plan.recipes import RECIPES, recipe_name
 from mixbit.plan.spec import QuantSpec
+from mixbit.plan.writers import FORMATS, write
 
-__all__ = ["RECIPES", "Plan", "QuantSpec", "check", "recipe_name"]
+__all__ = [
+    "FORMATS",
+    "RECIPES",
+    "Audit",
+    "Finding",
+    "Plan",
+    "QuantSpec",
+    "audit",
+    "check",
+    "diff",
+    "draw",
+    "override",
+    "recipe_name",
+    "write",
+]

@@ -17,12 +17,15 @@ def report(plan: Plan, structure: ModelStructure) -> dict[str, Any]:
     """Sizes of the model under the plan.
 
     Returns:
-        ``{"schema", "name", "bpw", "bytes", "params", "modules", "classes"}``. ``bytes`` counts all
-        parameters with their scales, ``bpw`` is bits of those per parameter. Each of ``modules`` is
-        ``{"path", "bits", "group_size", "mode", "in_dims", "out_dims", "experts", "bytes"}``.
-        Each of ``classes`` is ``{"class", "modules", "params", "bits", "bytes", "bpw"}``: the
-        modules of equal role and equal bits over all layers, and last ``other``, the parameters
-        that are never quantised. ``bits`` is None for what is left as it is, counted at 16 bits.
+        ``{"schema", "name", "bpw", "bytes", "params", "modules", "classes", "layers",
+        "provenance"}``. ``bytes`` counts all parameters with their scales, ``bpw`` is bits of those
+        per parameter. Each of ``modules`` is ``{"path", "bits", "group_size", "mode", "in_dims",
+        "out_dims", "experts", "bytes"}``. Each of ``classes`` is ``{"class", "modules", "params",
+        "bits", "group_size", "mode", "bytes", "bpw"}``: the modules of equal role and equal values
+        over all layers, and last ``other``, the parameters that are never quantised. ``bits`` is
+        None for what is left as it is, counted at 16 bits. Each of ``layers`` is ``{"layer",
+        "modules", "params", "bytes", "bpw"}`` over the modules of a layer that can be quantised;
+        ``layer`` is None for those outside of layers.
 
     Raises:
         MixbitError: the plan does not fit the model.
@@ -32,7 +35,9 @@ def report(plan: Plan, structure: ModelStructure) -> dict[str, Any]:
     other = structure.params - sum(shape.params for shape in structure.modules)
     classes = [_class_row(*group) for group in _by_class(rows)]
     if other:
-        classes.append(_sized("other", 0, other, None, other * _DENSE_BITS // 8))
+        classes.append(
+            {"class": "other"} | _values(None) | _sized(0, other, other * _DENSE_BITS // 8)
+        )
     total = sum(row["bytes"] for row in classes)
     return {
         "schema": REPORT_SCHEMA,
@@ -42,6 +47,8 @@ def report(plan: Plan, structure: ModelStructure) -> dict[str, Any]:
         "params": structure.params,
         "modules": [_module_row(shape, spec) for shape, spec in rows],
         "classes": classes,
+        "layers": [{"layer": layer} | _totals(group) for layer, group in _by_layer(rows).items()],
+        "provenance": dict(plan.provenance),
     }
 
 
@@ -61,37 +68,43 @@ def module_class(path: str) -> str:
 _Row = tuple[ModuleShape, QuantSpec | None]
 
 
-def _by_class(rows: Iterable[_Row]) -> Iterable[tuple[str, int | None, list[_Row]]]:
-    groups: dict[tuple[str, int | None], list[_Row]] = {}
+def _by_class(rows: Iterable[_Row]) -> Iterable[tuple[str, QuantSpec | None, list[_Row]]]:
+    groups: dict[tuple[str, QuantSpec | None], list[_Row]] = {}
     for shape, spec in rows:
-        key = (module_class(shape.path), None if spec is None else spec.bits)
-        groups.setdefault(key, []).append((shape, spec))
-    return ((name, bits, group) for (name, bits), group in groups.items())
+        groups.setdefault((module_class(shape.path), spec), []).append((shape, spec))
+    return ((name, spec, group) for (name, spec), group in groups.items())
 
 
-def _class_row(name: str, bits: int | None, rows: list[_Row]) -> dict[str, Any]:
+def _by_layer(rows: Iterable[_Row]) -> dict[int | None, list[_Row]]:
+    groups: dict[int | None, list[_Row]] = {}
+    for shape, spec in rows:
+        match = re.search(r"\blayers\.(\d+)\.", shape.path)
+        groups.setdefault(int(match[1]) if match else None, []).append((shape, spec))
+    return groups
+
+
+def _class_row(name: str, spec: QuantSpec | None, rows: list[_Row]) -> dict[str, Any]:
+    return {"class": name} | _values(spec) | _totals(rows)
+
+
+def _totals(rows: list[_Row]) -> dict[str, Any]:
     params = sum(shape.params for shape, _ in rows)
     nbytes = sum(module_bytes(shape, spec) for shape, spec in rows)
-    return _sized(name, len(rows), params, bits, nbytes)
+    return _sized(len(rows), params, nbytes)
 
 
-def _sized(name: str, modules: int, params: int, bits: int | None, nbytes: int) -> dict[str, Any]:
-    return {
-        "class": name,
-        "modules": modules,
-        "params": params,
-        "bits": bits,
-        "bytes": nbytes,
-        "bpw": 8 * nbytes / params,
-    }
+def _sized(modules: int, params: int, nbytes: int) -> dict[str, Any]:
+    return {"modules": modules, "params": params, "bytes": nbytes, "bpw": 8 * nbytes / params}
+
+
+def _values(spec: QuantSpec | None) -> dict[str, Any]:
+    return dict.fromkeys(("bits", "group_size", "mode")) if spec is None else spec.to_json()
 
 
 def _module_row(shape: ModuleShape, spec: QuantSpec | None) -> dict[str, Any]:
     return {
         "path": shape.path,
-        "bits": None if spec is None else spec.bits,
-        "group_size": None if spec is None else spec.group_size,
-        "mode": None if spec is None else spec.mode,
+        **_values(spec),
         "in_dims": shape.in_dims,
         "out_dims": shape.out_dims,
         "experts": shape.experts,
