@@ -112,6 +112,11 @@ def test_from_json_refuses_odd_values(change: dict[str, Any]) -> None:
             {"model_type": "qwen3_5", "text_config": {"linear_num_key_heads": 3}},
             "must be divisible",
         ),
+        ({"model_type": "qwen3_next", "num_hidden_layers": 10**9}, "asks for 1000000000 layers"),
+        (
+            {"model_type": "qwen3_5", "text_config": {"num_hidden_layers": 4097}},
+            "asks for 4097 layers",
+        ),
     ],
 )
 def test_refuses_configs_that_describe_no_model(document: dict[str, Any], message: str) -> None:

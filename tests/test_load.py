@@ -1,6 +1,7 @@
 """``mixbit.load`` on checkpoints whose config, names or norms are not what they should be."""
 
 import json
+import random
 import shutil
 import warnings
 from collections.abc import Callable
@@ -17,9 +18,11 @@ import mixbit
 from mixbit.backend import MixbitWarning
 from mixbit.checkpoint import describe
 from mixbit.errors import MixbitError
+from mixbit.integration.checkpoint import is_mlx, load_model
 from mixbit.plan import Plan, QuantSpec
 from mixbit.quantization import quantize
 from models import MODEL_TYPES, build, config, save_checkpoint, save_raw
+from mutations import mutated
 
 TOKENS = mx.array([[1, 5, 9, 200, 3, 77]])
 LAYER = "language_model.model.layers.0"
@@ -251,6 +254,32 @@ def test_alike_shapes_are_told_apart_whatever_the_config_says(tmp_path: Path) ->
 
 def _pair(spec: QuantSpec) -> tuple[int, int]:
     return spec.bits, spec.group_size
+
+
+def test_no_quantization_block_makes_a_wrong_model(packed: Path, long_grid: bool) -> None:
+    """However a block is damaged, the model is the one that the tensors make up, or is refused."""
+    sound = json.loads((packed / "config.json").read_text())
+    expected = described(mixbit.load(packed)[0])["widths"]
+    rng, refused = random.Random(0), 0
+    count = 100_000 if long_grid else 60
+    for _ in range(count):
+        damaged = sound["quantization"]
+        for _ in range(rng.randrange(1, 4)):
+            damaged = mutated(damaged, rng)
+        document = {key: value for key, value in sound.items() if "quantization" not in key}
+        document[rng.choice(["quantization", "quantization_config"])] = damaged
+        try:
+            if not is_mlx(packed, document):
+                continue
+            model, settled, lines = load_model(packed, document, lazy=True)
+        except MixbitError as error:
+            assert "\n" not in str(error)
+            refused += 1
+            continue
+        assert described(model)["widths"] == expected
+        assert settled["quantization"][QKV] == {"bits": 6, "group_size": 64, "mode": "affine"}
+        assert not any("\n" in line for line in lines)
+    assert refused < count / 2
 
 
 # --- names and side parts ---------------------------------------------------------------------

@@ -81,6 +81,28 @@ def test_lists_whose_values_fit_both_kinds_go_by_their_patterns(tmp_path: Path) 
     assert loaded(tmp_path, "linear_attn\\.out_proj=mxfp4").provenance["format"] == "overrides"
 
 
+def test_patterns_of_checkpoints_that_decide_nothing_are_told(tmp_path: Path) -> None:
+    assert loaded(tmp_path, EXAMPLES["GPTQModel"][0]).provenance.keys() == {"format"}
+    for name, change in {
+        "GPTQModel": {"dynamic": {"-:.*no_such.*": {}}},
+        "AutoRound": {"extra_config": {".*no_such.*": {"bits": 8}}},
+        "compressed-tensors": {"ignore": ["re:.*no_such.*"]},
+    }.items():
+        content = EXAMPLES[name][0]
+        block = content["quantization_config"] | change
+        plan = loaded(tmp_path, content | {"quantization_config": block})
+        (note,) = plan.provenance["notes"]
+        assert note.startswith("the pattern '.*no_such.*'")
+        assert note.endswith("decides nothing in this model")
+
+
+def test_an_fp_mode_needs_no_group_size_on_experts_either(tmp_path: Path) -> None:
+    switch = f"{L0}mlp.switch_mlp.up_proj"
+    for value, spec in (({"bits": 4, "mode": "mxfp4"}, MXFP4), ({"mode": "nvfp4"}, NVFP4)):
+        block = {"bits": 4, "group_size": 64, switch: value}
+        assert loaded(tmp_path, {"quantization": block}, MOE).modules[switch] == spec
+
+
 # --- rankings ---------------------------------------------------------------------------------
 
 

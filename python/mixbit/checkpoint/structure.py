@@ -15,6 +15,8 @@ from mixbit.errors import MixbitError
 
 ModuleKind = Literal["linear", "embedding", "switch"]
 
+_MAX_LAYERS = 4096
+
 
 @dataclass(frozen=True)
 class ModuleShape:
@@ -128,10 +130,16 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
         raise MixbitError(
             f"The config asks to run its own code ({config['model_file']}), which mixbit does not."
         )
+    own = settled_config(config)
+    text = own.get("text_config")
+    for place in (own, text if isinstance(text, dict) else {}):
+        layers = place.get("num_hidden_layers", 0)
+        # Every layer costs time and memory to build, even with weights that are never computed.
+        if isinstance(layers, int) and layers > _MAX_LAYERS:
+            raise MixbitError(f"The config asks for {layers} layers; no model has that many.")
     from mlx_lm.utils import _get_classes  # transformers comes with it: a slow import
 
     try:
-        own = settled_config(config)
         model_class, args_class = _get_classes(own)
         model = model_class(args_class.from_dict(own))
     except Exception as error:

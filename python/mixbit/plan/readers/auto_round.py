@@ -7,9 +7,10 @@ from typing import Any
 from mixbit.errors import MixbitError
 from mixbit.plan.model import Plan
 from mixbit.plan.patterns import compiled
-from mixbit.plan.readers.gptq import dynamic_rules, first_rule
+from mixbit.plan.readers.gptq import dynamic_rules
 from mixbit.plan.readers.hf import (
     Hit,
+    Rules,
     base_spec,
     block_of,
     finished,
@@ -37,19 +38,24 @@ def read(request: Request) -> Plan:
     extra = block.get("extra_config") or {}
     if not isinstance(extra, dict):
         raise MixbitError(f"{request.path}: extra_config must be an object.")
-    rules = dynamic_rules(block, base, request.path)
+    patterns = dynamic_rules(block, base, request.path)
     entries = request.entries(structure)
     for key, change in extra.items():
         hit = Hit(_changed(change, base, key, request.path))
         if _REGEX_SIGNS.search(key):
-            rules.append((compiled(key, request.path), hit))
+            patterns.append((compiled(key, request.path), hit))
         else:
             entries.add(key, hit.spec)
-    named = entries.named(base)
-    gather(entries, lambda name: None if _known(entries.table.find(name), named) else
-           first_rule(rules, name))  # fmt: skip
+    named, rules = entries.named(base), Rules(patterns)
+    gather(entries, lambda name: None if _known(entries.table.find(name), named) else rules(name))
     return finished(
-        request, structure, entries, base, in_layers, format_name="auto-round", notes=[]
+        request,
+        structure,
+        entries,
+        base,
+        in_layers,
+        format_name="auto-round",
+        notes=rules.notes(),
     )
 
 

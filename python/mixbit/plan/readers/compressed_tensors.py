@@ -1,17 +1,17 @@
 """compressed-tensors: groups of modules with one scheme each, and a list of what to leave out."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mixbit.errors import MixbitError
 from mixbit.plan.model import Plan
 from mixbit.plan.patterns import compiled
-from mixbit.plan.readers.hf import Hit, block_of, finished, gather
+from mixbit.plan.readers.hf import Hit, Rules, block_of, finished, gather
 from mixbit.plan.readers.request import Request, whole_number
 from mixbit.plan.spec import QuantSpec
 
-_CLASSES = {"Linear", "Embedding"}
+_CLASSES = ("Linear", "Embedding")
 _FLOAT_FORMATS = {
     "mxfp4-pack-quantized": QuantSpec(4, 32, "mxfp4"),
     "nvfp4-pack-quantized": QuantSpec(4, 16, "nvfp4"),
@@ -32,30 +32,26 @@ def read(request: Request) -> Plan:
     groups, ignore = block.get("config_groups"), block.get("ignore") or []
     if not isinstance(groups, dict) or not isinstance(ignore, list):
         raise MixbitError(f"{request.path}: config_groups must be an object and ignore a list.")
-    ignored = [_matcher(target, request.path) for target in ignore]
-    rules = [
-        ([_matcher(target, request.path) for target in _targets(group, name, request.path)],
-         Hit(_scheme(group, block, f"{request.path}: {name}")))
+    schemes = {
+        name: (_targets(group, name, request.path), Hit(_scheme(group, block, name, request.path)))
         for name, group in groups.items()
-    ]  # fmt: skip
+    }
+    patterns = [(_matcher(target, request.path), Hit(None)) for target in ignore]
+    for targets, hit in schemes.values():
+        patterns += [(_matcher(t, request.path), hit) for t in targets if t not in _CLASSES]
+    rules = Rules(patterns)
     entries = request.entries(structure)
-
-    def decide(name: str) -> Hit | None:
-        if any(pattern.match(name) for pattern in ignored):
-            return Hit(None)
-        return next((hit for targets, hit in rules if any(t.match(name) for t in targets)), None)
-
-    gather(entries, decide)
-    by_class = _by_class(groups, rules)
+    gather(entries, rules)
+    by_class = _by_class(schemes.values())
     named = entries.named()
     for shape in structure.modules:
         kind = "Embedding" if shape.kind == "embedding" else "Linear"
-        hit = by_class.get(kind)
-        if hit is not None and shape.path not in named:
-            entries.put(shape.path, "", hit.spec)
+        of_class = by_class.get(kind)
+        if of_class is not None and shape.path not in named:
+            entries.put(shape.path, "", of_class.spec)
     return finished(
         request, structure, entries, None, lambda _: False,
-        format_name="compressed-tensors", notes=[],
+        format_name="compressed-tensors", notes=rules.notes(),
     )  # fmt: skip
 
 
@@ -66,11 +62,11 @@ def _targets(group: object, name: str, origin: object) -> list[object]:
     return targets
 
 
-def _by_class(groups: Mapping[str, Any], rules: list[Any]) -> dict[str, Hit]:
+def _by_class(schemes: Iterable[tuple[list[object], Hit]]) -> dict[object, Hit]:
     """What the groups say of whole classes of modules; the first that names one counts."""
-    found: dict[str, Hit] = {}
-    for group, (_, hit) in zip(groups.values(), rules, strict=True):
-        for target in group["targets"]:
+    found: dict[object, Hit] = {}
+    for targets, hit in schemes:
+        for target in targets:
             if target in _CLASSES:
                 found.setdefault(target, hit)
     return found
@@ -82,13 +78,15 @@ def _matcher(target: object, origin: object) -> re.Pattern[str]:
     return re.compile(re.escape(str(target)) + r"\Z")
 
 
-def _scheme(group: Mapping[str, Any], block: Mapping[str, Any], where: str) -> QuantSpec | None:
+def _scheme(
+    group: Mapping[str, Any], block: Mapping[str, Any], name: str, origin: object
+) -> QuantSpec | None:
     """The packing of one group, None where only activations are quantised.
 
     Raises:
         MixbitError: MLX has nothing like it.
     """
-    weights = group.get("weights")
+    where, weights = f"{origin}: {name}", group.get("weights")
     if weights is None:
         return None
     if not isinstance(weights, dict):

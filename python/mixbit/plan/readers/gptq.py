@@ -9,6 +9,7 @@ from mixbit.plan.model import Plan
 from mixbit.plan.patterns import compiled
 from mixbit.plan.readers.hf import (
     Hit,
+    Rules,
     base_spec,
     block_of,
     finished,
@@ -32,15 +33,15 @@ def read(request: Request) -> Plan:
     structure = request.model(request.document)
     block = block_of(request)
     base = base_spec(block, request.path)
-    rules = dynamic_rules(block, base, request.path)
+    rules = Rules(dynamic_rules(block, base, request.path))
     entries = request.entries(structure)
-    gather(entries, lambda name: first_rule(rules, name))
+    gather(entries, rules)
     with_head = block.get("lm_head") is True
     return finished(
         request, structure, entries, base,
         lambda shape: not is_router(shape)
         and (in_layers(shape) or (with_head and shape.path.endswith("lm_head"))),
-        format_name="gptq", notes=[],
+        format_name="gptq", notes=rules.notes(),
     )  # fmt: skip
 
 
@@ -67,8 +68,3 @@ def dynamic_rules(
         else:
             raise MixbitError(f"{origin}: dynamic gives {key!r} no object.")
     return rules
-
-
-def first_rule(rules: list[tuple[re.Pattern[str], Hit]], name: str) -> Hit | None:
-    """What the first rule says whose pattern matches from the start of the name."""
-    return next((hit for pattern, hit in rules if pattern.match(name)), None)

@@ -1,9 +1,10 @@
 """What the formats of the Hugging Face world share: where the block is and whom its names mean."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from mixbit.checkpoint import ModelStructure, ModuleShape, stem_of
+from mixbit.checkpoint import ModelStructure, ModuleShape, and_more, stem_of
 from mixbit.errors import MixbitError
 from mixbit.plan.entries import Entries
 from mixbit.plan.model import Plan
@@ -15,6 +16,29 @@ class Hit(NamedTuple):
     """What a rule says of a module; None in ``spec`` for not quantised."""
 
     spec: QuantSpec | None
+
+
+class Rules:
+    """Patterns in order, each with what it says; the first that matches a name's start counts."""
+
+    def __init__(self, rules: Iterable[tuple[re.Pattern[str], Hit]]) -> None:
+        self._rules = list(rules)
+        self._used: set[int] = set()
+
+    def __call__(self, name: str) -> Hit | None:
+        """What the rules say of a Hugging Face module name."""
+        for index, (pattern, hit) in enumerate(self._rules):
+            if pattern.match(name):
+                self._used.add(index)
+                return hit
+        return None
+
+    def notes(self) -> list[str]:
+        """A remark on patterns that have decided nothing; a typo may be the cause."""
+        idle = [p.pattern for i, (p, _) in enumerate(self._rules) if i not in self._used]
+        if not idle:
+            return []
+        return [f"the pattern {idle[0]!r}{and_more(len(idle) - 1)} decides nothing in this model"]
 
 
 Decide = Callable[[str], Hit | None]
@@ -102,7 +126,7 @@ def finished(
     in_scope: InScope,
     *,
     format_name: str,
-    notes: list[str],
+    notes: Iterable[str] = (),
 ) -> Plan:
     """The plan of a format: what its rules say, else its base where that reaches."""
     named = entries.named(base)

@@ -44,7 +44,7 @@ def read(request: Request) -> Plan:
     )  # fmt: skip
     return finished(
         request, structure, entries, base, lambda shape: shape.kind != "embedding",
-        format_name="modelopt", notes=[],
+        format_name="modelopt",
     )  # fmt: skip
 
 

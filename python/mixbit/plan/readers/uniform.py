@@ -43,7 +43,7 @@ def read(request: Request) -> Plan:
     return finished(
         request, structure, entries, base,
         lambda shape: in_layers(shape) and not is_router(shape),
-        format_name=str(block["quant_method"]), notes=[],
+        format_name=str(block["quant_method"]),
     )  # fmt: skip
 
 
