@@ -13,6 +13,7 @@ import mlx_lm
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
+from mlx_lm.tuner.utils import linear_to_lora_layers
 
 import mixbit
 from mixbit.backend import MixbitWarning
@@ -585,3 +586,51 @@ def test_a_mixed_checkpoint_computes_what_its_numbers_say(tmp_path: Path, model_
     expected = np.array(by_hand(TOKENS), np.float64)
     difference = np.abs(np.array(model(TOKENS), np.float64) - expected).max()
     assert difference < 1e-4 * np.abs(expected).max()
+
+
+# --- mlx_lm.load's own arguments --------------------------------------------------------------
+
+
+def test_what_another_tool_packed_goes_through_mlx_lms_own_conversion(tmp_path: Path) -> None:
+    source = save_raw("qwen3_5", tmp_path / "source")
+    modules = dict.fromkeys(Plan.load("uniform-4", model=source).modules, QuantSpec(4, 32, "mxfp4"))
+    quantize(source, tmp_path / "packed", plan=Plan(modules))
+
+    def by_method(document: Config) -> None:
+        del document["quantization"]
+        document["quantization_config"] = {"quant_method": "mxfp4"}
+
+    folder = changed(tmp_path / "packed", tmp_path / "model", by_method)
+    model, lines = loaded(folder)
+    assert lines == []
+    assert_same_model(model, mlx_lm.load(str(folder))[0])
+    *_, settings = mixbit.load(folder, return_config=True)
+    assert settings["quantization"] == {"group_size": 32, "bits": 4, "mode": "mxfp4"}
+
+
+def test_adapters_and_changed_configs_as_in_mlx_lm(tmp_path: Path, packed: Path) -> None:
+    settings = {"rank": 4, "scale": 10.0, "dropout": 0.0, "keys": ["linear_attn.in_proj_qkv"]}
+    adapter = {"fine_tune_type": "lora", "num_layers": 4, "lora_parameters": settings}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(adapter))
+    stock, _ = mlx_lm.load(str(packed))
+    linear_to_lora_layers(stock, 4, settings)
+    weights = {
+        name: mx.random.normal(value.shape) * 0.1
+        for name, value in tree_flatten(stock.parameters())
+        if "lora" in name
+    }
+    assert len(weights) == 6
+    mx.save_safetensors(str(tmp_path / "adapters.safetensors"), weights)
+    arguments: dict[str, Any] = {
+        "adapter_path": str(tmp_path),
+        "model_config": {"eos_token_id": 7},
+        "tokenizer_config": {"trust_remote_code": False},
+        "return_config": True,
+    }
+    ours, theirs = mixbit.load(packed, **arguments), mlx_lm.load(str(packed), **arguments)
+    assert_same_model(ours[0], theirs[0])
+    assert ours[1].eos_token_ids == theirs[1].eos_token_ids
+    assert 7 in ours[1].eos_token_ids
+    assert ours[2]["eos_token_id"] == 7
+    difference = mx.abs(ours[0](TOKENS) - theirs[0](TOKENS)).max().item()
+    assert difference < 1e-2 * mx.abs(theirs[0](TOKENS)).max().item()
