@@ -7,6 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
 namespace mixbit::cpu {
 
 enum class Element { f32, f16, bf16 };
@@ -38,8 +42,10 @@ static inline float to_float(bfloat_bits v) {
 }
 
 static inline float to_float(half_bits v) {
-#if defined(__FLT16_MAX__)
-  return static_cast<float>(bits_as<_Float16>(v.bits));
+#if defined(__aarch64__)
+  return static_cast<float>(bits_as<__fp16>(v.bits));
+#elif defined(__F16C__)
+  return _cvtsh_ss(v.bits);
 #else
   const uint32_t sign = static_cast<uint32_t>(v.bits & 0x8000) << 16;
   const uint32_t magnitude = v.bits & 0x7fff;
@@ -62,8 +68,10 @@ static inline bfloat_bits to_bfloat(float v) {
 }
 
 static inline half_bits to_half(float v) {
-#if defined(__FLT16_MAX__)
-  return {bits_as<uint16_t>(static_cast<_Float16>(v))};
+#if defined(__aarch64__)
+  return {bits_as<uint16_t>(static_cast<__fp16>(v))};
+#elif defined(__F16C__)
+  return {_cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT)};
 #else
   const uint32_t bits = bits_as<uint32_t>(v);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
