@@ -1,5 +1,6 @@
 """What every test shares: the CPU device, a fixed seed and the trained tiny model's folder."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 from mixbit.data import tiny_model
 
 mx.set_default_device(mx.cpu)
+
+# A shell starts background jobs deaf to Ctrl-C, and children would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

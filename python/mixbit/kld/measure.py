@@ -37,8 +37,9 @@ def measure(
     """Exact KL(reference || model) over the full vocabulary, token by token.
 
     Logits are computed in fp32 from each model's own final hidden states, a block of rows at a
-    time, and everything after them is fp64; neither batch, chunk nor block size changes what is
-    measured. Documents never see each other and padding is never scored.
+    time, and everything after them is fp64, so that the block size changes nothing. Batch and
+    chunk size change no more than the rounding inside a model whose activations have 16 bits.
+    Documents never see each other and padding is never scored.
 
     The softmax runs over the tokens that both heads and the tokenizer know: rows that only pad the
     vocabulary take no part.

@@ -1,0 +1,102 @@
+"""Write a checkpoint of random weights with the text dimensions of a published model.
+
+Speed and size depend on shapes and not on values, so this is what whole-model timings use:
+
+    python bench/make_model.py 0.8b work/0.8b
+    mixbit quantize --model work/0.8b --recipe unsloth-2026-03 --q-bits 3 --mlx-path work/0.8b-3
+    mixbit bench --model work/0.8b-3 -p 8 -g 4
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from mixbit.checkpoint import build_model
+from mixbit.data import tiny_model
+
+SIZES: dict[str, dict[str, Any]] = {
+    "0.8b": {
+        "hidden_size": 1024,
+        "intermediate_size": 3584,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 8,
+        "linear_num_value_heads": 16,
+        "tie_word_embeddings": True,
+    },
+    "4b": {
+        "hidden_size": 2560,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "linear_num_value_heads": 32,
+        "tie_word_embeddings": True,
+    },
+}
+
+
+def settings(size: str) -> dict[str, Any]:
+    """``config.json`` of the model."""
+    text: dict[str, Any] = {
+        "model_type": "qwen3_5_text",
+        "vocab_size": 248320,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "full_attention_interval": 4,
+        "linear_num_key_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e7,
+            "partial_rotary_factor": 0.25,
+        },
+        **SIZES[size],
+    }
+    return {
+        "model_type": "qwen3_5",
+        "dtype": "bfloat16",
+        "tie_word_embeddings": text["tie_word_embeddings"],
+        "text_config": text,
+    }
+
+
+def random_weight(name: str, shape: tuple[int, ...]) -> mx.array:
+    """Values that keep activations of about one, in bf16."""
+    if name.endswith("norm.weight"):
+        return mx.ones(shape, mx.bfloat16)
+    scale = 1.0 if len(shape) == 1 else shape[-1] ** -0.5
+    return (scale * mx.random.normal(shape)).astype(mx.bfloat16)
+
+
+def main() -> None:
+    """Command line entry."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("size", choices=sorted(SIZES))
+    parser.add_argument("folder", type=Path, help="folder to write; must not exist")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True)
+    config = settings(args.size)
+    text = json.dumps(config, indent=2) + "\n"
+    (args.folder / "config.json").write_text(text, encoding="utf-8")
+    weights = {}
+    for name, value in tree_flatten(build_model(config).parameters()):
+        weights[name] = random_weight(name, value.shape)
+        mx.eval(weights[name])
+    mx.save_safetensors(str(args.folder / "model.safetensors"), weights, {"format": "mlx"})
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copyfile(tiny_model() / name, args.folder / name)
+
+
+if __name__ == "__main__":
+    main()
