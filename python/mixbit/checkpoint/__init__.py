@@ -13,7 +13,7 @@ from mixbit.checkpoint.structure import (
     structure_of,
 )
 from mixbit.checkpoint.weights import (
-    SIDE_REASONS,
+    TIED_BUT_OTHER,
     ModelWeights,
     load_file,
     model_weights,
@@ -24,7 +24,7 @@ from mixbit.checkpoint.write import write_bytes, write_json
 
 __all__ = [
     "PREFIXES",
-    "SIDE_REASONS",
+    "TIED_BUT_OTHER",
     "Checkpoint",
     "ModelStructure",
     "ModelWeights",

@@ -18,12 +18,13 @@ from mixbit.errors import MixbitError
 HYBRIDS = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 """The models whose spellings and norms are known."""
 
-SIDE_REASONS = {
+_SIDE_REASONS = {
     "vision": "vision tower, which is not part of the text model",
     "mtp": "multi-token prediction layer, which is not part of the text model",
 }
 _TIED = "output head, which the model ties to its embedding"
-_TIED_BUT_OTHER = "output head, which differs from the embedding though the config ties the two"
+TIED_BUT_OTHER = "output head, which differs from the embedding though the config ties the two"
+"""The reason to leave out a head that may have been meant to count."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def model_weights(checkpoint: Checkpoint, model: nn.Module, model_type: str) -> 
     weights: dict[str, mx.array] = {}
     for file in checkpoint.files:
         weights |= load_file(file)
-    left_out = {name: SIDE_REASONS[part] for name in weights if (part := side_part(name))}
+    left_out = {name: _SIDE_REASONS[part] for name in weights if (part := side_part(name))}
     left_out |= _spare_head(weights, model)
     weights = {name: value for name, value in weights.items() if name not in left_out}
     hybrid = model_type in HYBRIDS
@@ -135,7 +136,7 @@ def _spare_head(weights: Mapping[str, mx.array], model: nn.Module) -> dict[str, 
     is_twin = (
         head is not None and embedding is not None and bool(mx.array_equal(head, embedding).item())
     )
-    reason = _TIED if is_twin else _TIED_BUT_OTHER
+    reason = _TIED if is_twin else TIED_BUT_OTHER
     return {name: reason for name in weights if stem_of(name).startswith("lm_head.")}
 
 

@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mixbit.checkpoint import (
+    TIED_BUT_OTHER,
     ModelStructure,
     build_model,
     model_weights,
@@ -64,13 +65,17 @@ def load_model(
     model = build_model(config)
     model_type = str(config["model_type"])
     structure = structure_of(model, model_type)
-    weights = model_weights(checkpoint, model, model_type).weights
+    found = model_weights(checkpoint, model, model_type)
+    weights = found.weights
     stored = {
         name: Stored(_DTYPES.get(value.dtype, str(value.dtype)), tuple(value.shape))
         for name, value in weights.items()
     }
     packed = packed_specs(stored, structure, str(folder))
     lines = contradictions(config, packed, structure, str(folder))
+    odd = [name for name, reason in found.left_out.items() if reason == TIED_BUT_OTHER]
+    if odd:
+        lines.append(f"{odd[0]} is left out: {TIED_BUT_OTHER}")
     _quantize(model, packed, weights)
     model.eval()
     model.load_weights(list(settle(weights, model, folder, model_type).items()))

@@ -53,9 +53,9 @@ def load(
 ) -> Any:
     """``mlx_lm.load`` with fast layers installed; the same arguments and results.
 
-    Every MLX checkpoint is loaded by what its tensors are. Where its ``config.json`` says
-    otherwise, each thing is told in a :class:`MixbitWarning`, and the config that
-    ``return_config`` asks for says what is true.
+    Every MLX checkpoint is loaded by what its tensors are. Each thing that its ``config.json``
+    says otherwise is told in a :class:`MixbitWarning`, and the config that ``return_config`` asks
+    for says what is true.
 
     Returns:
         (model, tokenizer), and the config as a third with ``return_config``.
@@ -86,7 +86,7 @@ def load(
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise MixbitError(f"{path_or_hub_id} could not be loaded: {reason}") from error
     for line in lines:
-        warnings.warn(f"{path_or_hub_id}: {line}; the tensors count.", MixbitWarning, stacklevel=2)
+        warnings.warn(f"{path_or_hub_id}: {line}.", MixbitWarning, stacklevel=2)
     accelerate(loaded[0])
     return loaded if return_config else loaded[:2]
 
