@@ -51,6 +51,25 @@ static void quantize_rows(const void* src, Element e, int rows, int K, int group
   });
 }
 
+// C <= 4 values, `stride` apart, as fp32.
+template <int C, class T>
+static inline Quad load_column(const T* p, size_t stride) {
+  if constexpr (C == 4 && sizeof(T) == 2) {
+    // Widened together: one by one their moves into a register cost more than the products.
+    uint64_t four = 0;
+    for (int c = 3; c >= 0; --c) {
+      four = four << 16 | p[c * stride].bits;
+    }
+    return quad_of(four, T{});
+  } else {
+    Quad q = {};
+    for (int c = 0; c < C; ++c) {
+      q[c] = to_float(p[c * stride]);
+    }
+    return q;
+  }
+}
+
 // R rows x C <= 4 columns.
 template <int bits, class Scale, int R, int C>
 static inline void int16_tile(const Matmul& p, int m, int n) {
@@ -82,11 +101,8 @@ static inline void int16_tile(const Matmul& p, int m, int n) {
         }
       }
     }
-    Quad scale = {}, bias = {};
-    for (int c = 0; c < C; ++c) {
-      scale[c] = to_float(scales[static_cast<size_t>(c) * groups + g]);
-      bias[c] = to_float(biases[static_cast<size_t>(c) * groups + g]);
-    }
+    const Quad scale = load_column<C>(scales + g, groups),
+               bias = load_column<C>(biases + g, groups);
     for (int r = 0; r < R; ++r) {
       const size_t at = static_cast<size_t>(r) * groups + g;
       y[r] += scale * x_scales[at] * totals(sums[r]) + bias * x_sums[at];

@@ -149,6 +149,15 @@ struct Sums {
   void add_products(Codes a, Codes b) { v = _mm256_add_epi32(v, _mm256_madd_epi16(a.v, b.v)); }
 };
 
+// Four 16-bit floats, the first in the lowest bits, as fp32.
+static inline __m128 quad_of(uint64_t four, bfloat_bits) {
+  const __m128i wide = _mm_cvtepu16_epi32(_mm_cvtsi64_si128(static_cast<long long>(four)));
+  return _mm_castsi128_ps(_mm_slli_epi32(wide, 16));
+}
+static inline __m128 quad_of(uint64_t four, half_bits) {
+  return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(four)));
+}
+
 // The total of each of four sums, as floats.
 static inline __m128 totals(const Sums (&a)[4]) {
   const __m256i pairs =

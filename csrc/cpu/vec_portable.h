@@ -101,6 +101,16 @@ struct Sums {
 
 typedef float Totals __attribute__((vector_size(16)));
 
+// Four 16-bit floats, the first in the lowest bits, as fp32.
+template <class T>
+static inline Totals quad_of(uint64_t four, T) {
+  Totals r;
+  for (int c = 0; c < 4; ++c) {
+    r[c] = to_float(T{static_cast<uint16_t>(four >> (16 * c))});
+  }
+  return r;
+}
+
 // The total of each of four sums, as floats.
 static inline Totals totals(const Sums (&a)[4]) {
   Totals r;
