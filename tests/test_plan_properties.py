@@ -145,8 +145,9 @@ def survives(file: Path, content: bytes, **options: Any) -> bool:
     try:
         plan = Plan.load(file, model=DENSE, target_bpw=6.0, **options)
     except MixbitError as error:
-        assert "\n" not in str(error)
+        assert str(error).isprintable()
         return False
+    assert all(str(note).isprintable() for note in plan.provenance.get("notes", []))
     paths = {shape.path for shape in DENSE.modules}
     assert plan.modules.keys() <= paths
     plan.report()

@@ -362,6 +362,17 @@ def test_refusals_name_what_is_wrong(tmp_path: Path, content: Any, message: str)
     assert "\n" not in str(caught.value)
 
 
+def test_names_that_cannot_be_printed_are_escaped(tmp_path: Path) -> None:
+    with pytest.raises(MixbitError, match=r"names head\\n\\x1b\[2J\\ud800, which is no module"):
+        loaded(tmp_path, {"head\n\x1b[2J\ud800": 4})
+    plan = loaded(tmp_path, {"mtp.\n\ud800": 4})
+    assert plan.provenance["notes"] == ["passed over mtp.\\n\\ud800: no part of the text model"]
+
+
+def test_patterns_with_odd_brackets_are_taken_quietly(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "[[]|ffn_up=q4_0").modules[f"{L0}mlp.up_proj"] == QuantSpec(4, 32)
+
+
 def test_jang_of_version_1_is_refused_as_a_folder(tmp_path: Path) -> None:
     (tmp_path / "model-00001.jang").write_bytes(b"")
     with pytest.raises(MixbitError, match=r"is JANG of version 1, whose \.jang files"):

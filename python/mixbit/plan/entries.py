@@ -3,7 +3,7 @@
 from typing import Literal
 
 from mixbit.checkpoint import ModelStructure, and_more
-from mixbit.errors import MixbitError
+from mixbit.errors import MixbitError, printable
 from mixbit.plan.check import nearest
 from mixbit.plan.names import PathTable
 from mixbit.plan.spec import QuantSpec
@@ -85,7 +85,7 @@ class Entries:
         if not self.ignored:
             return []
         more = and_more(len(self.ignored) - 1)
-        return [f"passed over {self.ignored[0]}{more}: no part of the text model"]
+        return [f"passed over {printable(self.ignored[0])}{more}: no part of the text model"]
 
     def _whole(self, path: str, default: QuantSpec | None) -> QuantSpec | None:
         parts = self._values[path]

@@ -1,6 +1,7 @@
 """Regular expressions that other people wrote into plans."""
 
 import re
+import warnings
 
 from mixbit.errors import MixbitError
 
@@ -14,6 +15,9 @@ def compiled(pattern: object, origin: object) -> re.Pattern[str]:
     if not isinstance(pattern, str):
         raise MixbitError(f"{origin}: {pattern!r} is not a pattern.")
     try:
-        return re.compile(pattern)
+        with warnings.catch_warnings():
+            # Brackets in brackets mean what they always did; it may change some day.
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise MixbitError(f"{origin}: {pattern!r} is not a regular expression ({error}).") from None

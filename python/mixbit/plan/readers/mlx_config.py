@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mixbit.checkpoint import ModelStructure, and_more
-from mixbit.errors import MixbitError
+from mixbit.errors import MixbitError, printable
 from mixbit.plan.check import check
 from mixbit.plan.entries import Entries, OnConflict
 from mixbit.plan.foreign import refuse_private
@@ -159,4 +159,5 @@ def _extra_notes(block: Mapping[str, Any]) -> list[str]:
     )
     if not extra:
         return []
-    return [f"entries hold {extra[0]}{and_more(len(extra) - 1)}, which stock mlx-lm refuses"]
+    told = f"{printable(extra[0])}{and_more(len(extra) - 1)}"
+    return [f"entries hold {told}, which stock mlx-lm refuses"]

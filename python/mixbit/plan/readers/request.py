@@ -60,6 +60,8 @@ class Request:
         try:
             return json.loads(self.text) if start == "[" else None
         except (ValueError, RecursionError) as error:
+            if "=" in self.text:  # a pattern may begin with a bracket too
+                return None
             raise MixbitError(f"{self.path} is not valid JSON: {error}.") from None
 
     @property
