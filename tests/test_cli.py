@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,22 @@ def test_failure_is_one_sentence_and_exit_1(
     shown = capsys.readouterr()
     assert shown.out == ""  # what the library printed went to stderr
     assert shown.err == "a library talks\nmixbit: The file x is missing; fetch it.\n"
+
+
+def test_warnings_are_one_line_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(*_: Any, **__: Any) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("the config says 4 bits, the tensors 6", UserWarning, stacklevel=1)
+        raise MixbitError("Enough.")
+
+    monkeypatch.setattr(mixbit.kld, "measure", measure)
+    assert main(MEASURE) == 1
+    assert capsys.readouterr().err == (
+        "mixbit: warning: the config says 4 bits, the tensors 6\nmixbit: Enough.\n"
+    )
 
 
 def test_interrupt_is_one_line_and_exit_130(

@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from types import FrameType
 
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = build_parser().parse_args(argv)
     previous = signal.signal(signal.SIGTERM, _terminate)
+    previous_warning, warnings.showwarning = warnings.showwarning, _show_warning
     try:
         args.run(args)
         sys.stdout.flush()
@@ -57,7 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         signal.signal(signal.SIGTERM, previous)
+        warnings.showwarning = previous_warning
     return 0
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A line for a person; where in the code a warning arose is of no use to one."""
+    print(f"mixbit: warning: {message}", file=sys.stderr)
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:

@@ -49,6 +49,7 @@ def _table(result: dict[str, Any]) -> Any:
         ("bytes", f"{result['bytes']:,}"),
         ("seconds", f"{result['seconds']:.1f}"),
         ("modules left dense", str(len(result["dense"]))),
+        ("tensors carried", str(len(result["carried"]))),
         ("tensors dropped", str(len(result["dropped"]))),
     ]
     return plain_table(("quantised", ""), rows, text_columns=2)
