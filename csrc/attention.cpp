@@ -2,11 +2,11 @@
 
 #include <stdexcept>
 
+#include "composed_vjp.h"
 #include "cpu/attention.h"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/fast.h"
-#include "mlx/transforms.h"
 #include "mlx/utils.h"
 
 namespace mixbit {
@@ -109,18 +109,12 @@ std::vector<mx::array> Attention::vjp(const std::vector<mx::array>& primals,
                                       const std::vector<mx::array>& cotangents,
                                       const std::vector<int>& argnums,
                                       const std::vector<mx::array>&) {
-  std::vector<mx::array> varied;
   for (int arg : argnums) {
     if (arg > 2) {
       throw std::invalid_argument("[attention] the mask has no gradient.");
     }
-    varied.push_back(primals[arg]);
   }
-  auto function = [&](const std::vector<mx::array>& arrays) {
-    std::vector<mx::array> inputs = primals;
-    for (size_t i = 0; i < argnums.size(); ++i) {
-      inputs[argnums[i]] = arrays[i];
-    }
+  auto composed = [&](const std::vector<mx::array>& inputs) {
     const auto mask = inputs.size() > 3 ? std::optional(inputs[3]) : std::nullopt;
     const mx::array y =
         mx::fast::scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], scale_,
@@ -130,7 +124,7 @@ std::vector<mx::array> Attention::vjp(const std::vector<mx::array>& primals,
                                                mask, std::nullopt, false, stream());
     return std::vector<mx::array>{mx::swapaxes(y, 1, 2, stream())};
   };
-  return mx::vjp(function, varied, cotangents).second;
+  return composed_vjp(composed, primals, cotangents, argnums);
 }
 
 bool Attention::is_equivalent(const mx::Primitive& other) const {

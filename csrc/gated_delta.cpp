@@ -3,10 +3,10 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "composed_vjp.h"
 #include "cpu/gated_delta.h"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
-#include "mlx/transforms.h"
 
 namespace mixbit {
 
@@ -149,21 +149,15 @@ std::vector<mx::array> GatedDelta::vjp(const std::vector<mx::array>& primals,
                                        const std::vector<mx::array>& cotangents,
                                        const std::vector<int>& argnums,
                                        const std::vector<mx::array>&) {
-  std::vector<mx::array> varied;
   for (int arg : argnums) {
     if (has_mask_ && arg + 1 == static_cast<int>(primals.size())) {
       throw std::invalid_argument("[gated_delta] the mask has no gradient.");
     }
-    varied.push_back(primals[arg]);
   }
-  auto function = [&](const std::vector<mx::array>& arrays) {
-    std::vector<mx::array> inputs = primals;
-    for (size_t i = 0; i < argnums.size(); ++i) {
-      inputs[argnums[i]] = arrays[i];
-    }
+  auto function = [&](const std::vector<mx::array>& inputs) {
     return composed(inputs, has_state_, has_mask_, stream());
   };
-  return mx::vjp(function, varied, cotangents).second;
+  return composed_vjp(function, primals, cotangents, argnums);
 }
 
 bool GatedDelta::is_equivalent(const mx::Primitive& other) const {

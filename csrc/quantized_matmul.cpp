@@ -4,10 +4,10 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "composed_vjp.h"
 #include "cpu/matmul.h"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
-#include "mlx/transforms.h"
 
 namespace mixbit {
 
@@ -183,25 +183,19 @@ std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primal
                              i >= part.format.num_arrays());
     }
   }
-  std::vector<mx::array> varied;
   for (int arg : argnums) {
     if (!has_gradient[arg]) {
       refuse("packed weights have no gradient; freeze them, or train adapters.");
     }
-    varied.push_back(primals[arg]);
   }
   std::vector<mx::Dtype> dtypes;
   for (const mx::array& out : outputs) {
     dtypes.push_back(out.dtype());
   }
-  auto function = [&](const std::vector<mx::array>& arrays) {
-    std::vector<mx::array> inputs = primals;
-    for (size_t i = 0; i < argnums.size(); ++i) {
-      inputs[argnums[i]] = arrays[i];
-    }
+  auto function = [&](const std::vector<mx::array>& inputs) {
     return composed(inputs, parts_, swiglu_, dtypes, stream());
   };
-  return mx::vjp(function, varied, cotangents).second;
+  return composed_vjp(function, primals, cotangents, argnums);
 }
 
 bool QuantizedMatmul::is_equivalent(const mx::Primitive& other) const {
