@@ -18,6 +18,7 @@ missing=()
 have() { command -v "$1" >/dev/null 2>&1; }
 have "$python" || missing+=(python3)
 if have "$python"; then
+  "$python" -c '' 2>/dev/null || fail "$python does not run; name another one (make PYTHON=python3.12 …)."
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "$("$python" --version) is too old; Python 3.11 or newer is needed (make PYTHON=python3.12 …)."
   "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
