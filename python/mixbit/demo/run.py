@@ -39,8 +39,8 @@ RECIPES = ("uniform-3", "uniform-4", "unsloth-2026-03@3", "unsloth-2026-03@4")
 SHOWN = "unsloth-2026-03@4"
 
 # As much as two cores do in a good half minute; the two run side by side and take about as long.
-DOCUMENTS = 36
-CASES = 60
+DOCUMENTS = 28
+CASES = 44
 TIMED_RUNS = 3
 
 # Small, so that an interrupt is heard soon: MLX does not listen while it computes.
