@@ -32,7 +32,7 @@ class AccelerateReport:
     """What :func:`accelerate` did.
 
     Attributes:
-        backend: ``"cpu"`` with the native kernels, ``"stock"`` without.
+        backend: ``"cpu"`` where the native kernels serve the default device, else ``"stock"``.
         swapped: class name -> number of layers that were given that class.
         kept: class name -> number of layers left as they were though they derive from a class
             that mixbit replaces; someone else's subclasses are not touched.
@@ -69,7 +69,7 @@ def accelerate(model: Any) -> AccelerateReport:
         elif isinstance(module, originals) and not isinstance(module, ours):
             kept[type(module).__qualname__] += 1
     return AccelerateReport(
-        backend="stock" if backend.native is None else "cpu",
+        backend="stock" if backend.native_here() is None else "cpu",
         swapped=dict(swapped),
         kept=dict(kept),
     )
