@@ -13,9 +13,7 @@ namespace mixbit {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) {
-  throw std::invalid_argument("[attention] " + what);
-}
+constexpr const char* kOp = "attention";
 
 cpu::AttentionInput input_of(const mx::array& a) {
   return {a.data<void>(), a.strides(0), a.strides(1), a.strides(2), a.strides(3)};
@@ -29,38 +27,38 @@ mx::Shape swapped(const mx::Shape& s) {
 
 mx::array attention(const mx::array& q, const mx::array& k, const mx::array& v, float scale,
                     bool causal, const std::optional<mx::array>& mask, mx::StreamOrDevice s) {
-  check_floating("attention", "q", q);
+  check_floating(kOp, "q", q);
   if (q.ndim() != 4 || k.ndim() != 4) {
-    refuse("q, k and v must have 4 dimensions: [B, heads, steps, head_dim].");
+    refuse(kOp, "q, k and v must have 4 dimensions: [B, heads, steps, head_dim].");
   }
   if (k.dtype() != q.dtype() || v.dtype() != q.dtype()) {
-    refuse("q, k and v must have the same dtype.");
+    refuse(kOp, "q, k and v must have the same dtype.");
   }
   if (v.shape() != k.shape()) {
-    refuse("v must have k's shape " + shape_string(k.shape()) + "; got " + shape_string(v.shape()) +
-           ".");
+    refuse(kOp, "v must have k's shape " + shape_string(k.shape()) + "; got " +
+                    shape_string(v.shape()) + ".");
   }
   if (k.shape(0) != q.shape(0) || k.shape(3) != q.shape(3) || k.shape(1) == 0 ||
       q.shape(1) % k.shape(1) != 0) {
-    refuse("k of shape " + shape_string(k.shape()) + " does not fit q of shape " +
-           shape_string(q.shape()) +
-           ": batch and head_dim must agree, and q's heads be a multiple of k's.");
+    refuse(kOp, "k of shape " + shape_string(k.shape()) + " does not fit q of shape " +
+                    shape_string(q.shape()) +
+                    ": batch and head_dim must agree, and q's heads be a multiple of k's.");
   }
   if (causal && k.shape(2) < q.shape(2)) {
-    refuse("causal attention needs as many keys as queries.");
+    refuse(kOp, "causal attention needs as many keys as queries.");
   }
   if (causal && mask) {
-    refuse("give a mask or causal=True, not both.");
+    refuse(kOp, "give a mask or causal=True, not both.");
   }
   std::vector<mx::array> inputs{q, k, v};
   if (mask) {
     if (mask->dtype() != mx::bool_) {
-      check_floating("attention", "a mask that is not bool", *mask);
+      check_floating(kOp, "a mask that is not bool", *mask);
     }
     const mx::Shape full{q.shape(0), q.shape(1), q.shape(2), k.shape(2)};
     if (mx::broadcast_shapes(mask->shape(), full) != full) {
-      refuse("the mask of shape " + shape_string(mask->shape()) + " does not broadcast to " +
-             shape_string(full) + ".");
+      refuse(kOp, "the mask of shape " + shape_string(mask->shape()) + " does not broadcast to " +
+                      shape_string(full) + ".");
     }
     inputs.push_back(mx::broadcast_to(*mask, full, s));
   }

@@ -12,17 +12,13 @@ namespace {
 
 constexpr const char* kOp = "delta_net";
 
-[[noreturn]] void refuse(const std::string& what) {
-  throw std::invalid_argument(std::string("[") + kOp + "] " + what);
-}
-
 void check(const char* name, const mx::array& a, const mx::Shape& shape, mx::Dtype dtype) {
   if (a.shape() != shape) {
-    refuse(std::string(name) + " must have shape " + shape_string(shape) + "; got " +
-           shape_string(a.shape()) + ".");
+    refuse(kOp, std::string(name) + " must have shape " + shape_string(shape) + "; got " +
+                    shape_string(a.shape()) + ".");
   }
   if (a.dtype() != dtype) {
-    refuse(std::string(name) + " has the wrong dtype; see the operation's description.");
+    refuse(kOp, std::string(name) + " has the wrong dtype; see the operation's description.");
   }
 }
 
@@ -48,22 +44,22 @@ std::tuple<mx::array, mx::array, mx::array> delta_net(
     mx::StreamOrDevice s) {
   check_floating(kOp, "qkv", qkv);
   if (qkv.ndim() != 3 || z.ndim() != 4) {
-    refuse("qkv must be [B, T, channels] and z [B, T, value heads, head_dim].");
+    refuse(kOp, "qkv must be [B, T, channels] and z [B, T, value heads, head_dim].");
   }
   const int B = qkv.shape(0), T = qkv.shape(1), C = qkv.shape(2);
   const int Hv = z.shape(2), Dv = z.shape(3), Hk = num_k_heads;
   if (Hk <= 0 || Hv % Hk != 0) {
-    refuse("the number of value heads, " + std::to_string(Hv) +
-           ", must be a multiple of the number of key heads, " + std::to_string(Hk) + ".");
+    refuse(kOp, "the number of value heads, " + std::to_string(Hv) +
+                    ", must be a multiple of the number of key heads, " + std::to_string(Hk) + ".");
   }
   const int Dk = key_dim(qkv, z, Hk);
   if (Dk <= 0 || 2 * Hk * Dk + Hv * Dv != C) {
-    refuse("qkv has " + std::to_string(C) + " channels, which do not divide into " +
-           std::to_string(Hk) + " heads of q and k beside " + std::to_string(Hv) + " of " +
-           std::to_string(Dv) + " values.");
+    refuse(kOp, "qkv has " + std::to_string(C) + " channels, which do not divide into " +
+                    std::to_string(Hk) + " heads of q and k beside " + std::to_string(Hv) + " of " +
+                    std::to_string(Dv) + " values.");
   }
   if (conv_weight.ndim() != 3 || conv_weight.shape(1) < 1 || conv_weight.shape(1) > cpu::kMaxTaps) {
-    refuse("conv_weight must be [channels, taps, 1] with at most 16 taps.");
+    refuse(kOp, "conv_weight must be [channels, taps, 1] with at most 16 taps.");
   }
   const int taps = conv_weight.shape(1);
   check("z", z, {B, T, Hv, Dv}, qkv.dtype());

@@ -11,10 +11,6 @@ namespace mixbit {
 
 namespace {
 
-[[noreturn]] void refuse(const char* op, const std::string& what) {
-  throw std::invalid_argument("[" + std::string(op) + "] " + what);
-}
-
 mx::Shape batch_of(const mx::array& x) {
   return mx::Shape(x.shape().begin(), x.shape().end() - 2);
 }
@@ -116,14 +112,7 @@ mx::array gather_quantized_matmul(const mx::array& x, const mx::array& w, const 
                                   mx::StreamOrDevice s) {
   const char* op = "gather_quantized_matmul";
   const WeightFormat format = packed_format(op, bits, group_size, mode);
-  std::vector<mx::array> weight{w, scales};
-  if (biases) {
-    weight.push_back(*biases);
-  }
-  if (static_cast<int>(weight.size()) != format.num_arrays()) {
-    refuse(op, "mode '" + mode + (biases ? "' takes no biases." : "' needs biases."));
-  }
-  return build(op, x, std::move(weight), format, indices, s);
+  return build(op, x, packed_arrays(op, format, w, scales, biases), format, indices, s);
 }
 
 mx::array gather_linear(const mx::array& x, const mx::array& w, const mx::array& indices,

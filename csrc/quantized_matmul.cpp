@@ -15,10 +15,6 @@ namespace {
 
 constexpr const char* kOp = "quantized_matmul";
 
-[[noreturn]] void refuse(const std::string& what) {
-  throw std::invalid_argument(std::string("[") + kOp + "] " + what);
-}
-
 struct Operands {
   std::vector<QuantizedMatmul::Part> parts;
   std::vector<mx::array> inputs;
@@ -36,8 +32,8 @@ Operands operands_of(const mx::array& x, const std::vector<Weight>& weights, mx:
       check_floating(kOp, "bias", *weight.bias);
       const mx::Shape expected{weight.arrays[0].shape(0)};
       if (weight.bias->shape() != expected) {
-        refuse("bias must have shape " + shape_string(expected) + "; got " +
-               shape_string(weight.bias->shape()) + ".");
+        refuse(kOp, "bias must have shape " + shape_string(expected) + "; got " +
+                        shape_string(weight.bias->shape()) + ".");
       }
       operands.inputs.push_back(row_contiguous(*weight.bias, s));
     }
@@ -91,18 +87,11 @@ Weight::Weight(const mx::array& w, const std::optional<mx::array>& scales,
                int group_size, int bits, const std::string& mode,
                const std::optional<mx::Dtype>& dtype)
     : format(scales ? packed_format(kOp, bits, group_size, mode) : kDense),
-      arrays{w},
+      arrays(scales ? packed_arrays(kOp, format, w, *scales, biases) : std::vector{w}),
       bias(bias),
       dtype(dtype) {
-  if (scales) {
-    arrays.push_back(*scales);
-  }
-  if (biases) {
-    arrays.push_back(*biases);
-  }
-  if (static_cast<int>(arrays.size()) != format.num_arrays()) {
-    refuse(scales ? "mode '" + mode + (biases ? "' takes no biases." : "' needs biases.")
-                  : "a dense weight takes no biases.");
+  if (!scales && biases) {
+    refuse(kOp, "a dense weight takes no biases.");
   }
 }
 
@@ -115,7 +104,7 @@ std::vector<mx::array> matmul(const mx::array& x, const std::vector<Weight>& wei
     shapes.push_back(product_shape(x, weight.arrays[0].shape(0)));
     dtypes.push_back(weight.dtype.value_or(x.dtype()));
     if (!mx::issubdtype(dtypes.back(), mx::floating) || dtypes.back() == mx::float64) {
-      refuse("a product comes in float32, float16 or bfloat16.");
+      refuse(kOp, "a product comes in float32, float16 or bfloat16.");
     }
   }
   return mx::array::make_arrays(
@@ -127,7 +116,7 @@ std::vector<mx::array> matmul(const mx::array& x, const std::vector<Weight>& wei
 mx::array swiglu(const mx::array& x, const Weight& gate, const Weight& up, mx::StreamOrDevice s) {
   const int N = gate.arrays[0].shape(0);
   if (up.arrays[0].shape(0) != N) {
-    refuse("gate and up must have the same number of rows.");
+    refuse(kOp, "gate and up must have the same number of rows.");
   }
   Operands operands = operands_of(x, {gate, up}, s);
   return mx::array(
@@ -185,7 +174,7 @@ std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primal
   }
   for (int arg : argnums) {
     if (!has_gradient[arg]) {
-      refuse("packed weights have no gradient; freeze them, or train adapters.");
+      refuse(kOp, "packed weights have no gradient; freeze them, or train adapters.");
     }
   }
   std::vector<mx::Dtype> dtypes;

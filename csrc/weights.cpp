@@ -10,10 +10,6 @@ using cpu::WeightKind;
 
 namespace {
 
-[[noreturn]] void refuse(std::string_view op, const std::string& what) {
-  throw std::invalid_argument("[" + std::string(op) + "] " + what);
-}
-
 bool one_of(int value, std::initializer_list<int> values) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
@@ -37,6 +33,24 @@ const char* mode_name(WeightKind kind) {
     default:
       return "affine";
   }
+}
+
+void refuse(std::string_view op, const std::string& what) {
+  throw std::invalid_argument("[" + std::string(op) + "] " + what);
+}
+
+std::vector<mx::array> packed_arrays(std::string_view op, const WeightFormat& format,
+                                     const mx::array& w, const mx::array& scales,
+                                     const std::optional<mx::array>& biases) {
+  std::vector<mx::array> arrays{w, scales};
+  if (biases) {
+    arrays.push_back(*biases);
+  }
+  if (static_cast<int>(arrays.size()) != format.num_arrays()) {
+    refuse(op, std::string("mode '") + mode_name(format.kind) +
+                   (biases ? "' takes no biases." : "' needs biases."));
+  }
+  return arrays;
 }
 
 int WeightFormat::num_arrays() const {

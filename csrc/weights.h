@@ -35,12 +35,20 @@ struct WeightFormat {
 
 inline constexpr WeightFormat kDense{cpu::WeightKind::dense};
 
+// Throws std::invalid_argument: "[op] what".
+[[noreturn]] void refuse(std::string_view op, const std::string& what);
+
 // The format that (bits, group_size, mode) name. Throws std::invalid_argument, prefixed with `op`,
 // for a combination that MLX does not have.
 WeightFormat packed_format(std::string_view op, int bits, int group_size, const std::string& mode);
 
 // MLX's name of a packed kind.
 const char* mode_name(cpu::WeightKind kind);
+
+// The arrays of a packed weight; refuses biases that the format lacks, or their absence.
+std::vector<mx::array> packed_arrays(std::string_view op, const WeightFormat& format,
+                                     const mx::array& w, const mx::array& scales,
+                                     const std::optional<mx::array>& biases);
 
 // Throws std::invalid_argument unless the arrays hold a weight of this format with `leading`
 // dimensions before [N, K], and K equals x's last dimension.

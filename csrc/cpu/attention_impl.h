@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cpu/kernels.h"
+#include "cpu/vec_math.h"
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
@@ -118,17 +119,10 @@ static inline void gather_rows(const T* src, int64_t stride, int64_t step, int c
 
 static inline void gather(const AttentionInput& a, Element e, int64_t offset, int count, int D,
                           int padded, float scale, float* dst) {
-  switch (e) {
-    case Element::f32:
-      return gather_rows(static_cast<const float*>(a.data) + offset, a.step_stride, a.value_stride,
-                         count, D, padded, scale, dst);
-    case Element::f16:
-      return gather_rows(static_cast<const half_bits*>(a.data) + offset, a.step_stride,
-                         a.value_stride, count, D, padded, scale, dst);
-    default:
-      return gather_rows(static_cast<const bfloat_bits*>(a.data) + offset, a.step_stride,
-                         a.value_stride, count, D, padded, scale, dst);
-  }
+  with_element(e, [&]<class T>(T) {
+    gather_rows(static_cast<const T*>(a.data) + offset, a.step_stride, a.value_stride, count, D,
+                padded, scale, dst);
+  });
 }
 
 static inline void apply_mask(const Attention& p, int b, int head, int step, int first_key,

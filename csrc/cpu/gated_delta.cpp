@@ -65,7 +65,8 @@ void run(const GatedDelta& p) {
 // Values of the convolution or the norm that make a task.
 constexpr int64_t kValuesPerTask = 16 * 1024;
 
-// f(t0, t1) over steps [0, T), as many at a time as make a task when each is `values` of work.
+// f(i, t0, t1) for i in [0, outer) over steps [0, T), as many at a time as make a task when each is
+// `values` of work.
 template <class F>
 void over_steps(int outer, int T, int64_t values, const F& f) {
   const int steps = static_cast<int>(

@@ -34,6 +34,18 @@ float* thread_scratch(size_t floats) {
 // Waking another thread costs some 10 µs, in which one core multiplies this many weights.
 constexpr int64_t kWorkPerTask = 128 * 1024;
 
+// f(m, rows, source) for runs of rows that lie side by side in x: rows m … m + rows − 1.
+template <class F>
+void over_rows(const MatmulRequest& r, const F& f) {
+  if (r.x_rows == nullptr) {
+    return f(0, r.M, r.x);
+  }
+  for (int m = 0; m < r.M; ++m) {
+    const size_t offset = static_cast<size_t>(r.x_rows[m]) * r.K * size_of(r.x_element);
+    f(m, 1, static_cast<const char*>(r.x) + offset);
+  }
+}
+
 // The rows of x in fp32, padded to whole blocks.
 struct Rows {
   Scratch owned;
@@ -47,16 +59,10 @@ Rows rows_of(const MatmulRequest& r) {
   }
   const int stride = round_up(r.K, kBlock);
   Scratch x = scratch(static_cast<size_t>(r.M) * stride);
-  const Kernels& k = kernels();
-  if (r.x_rows == nullptr) {
-    k.to_float(r.x, r.x_element, r.M, r.K, x.get(), stride);
-  } else {
-    for (int m = 0; m < r.M; ++m) {
-      const size_t offset = static_cast<size_t>(r.x_rows[m]) * r.K * size_of(r.x_element);
-      k.to_float(static_cast<const char*>(r.x) + offset, r.x_element, 1, r.K,
-                 x.get() + static_cast<size_t>(m) * stride, stride);
-    }
-  }
+  over_rows(r, [&](int m, int rows, const void* source) {
+    kernels().to_float(source, r.x_element, rows, r.K, x.get() + static_cast<size_t>(m) * stride,
+                       stride);
+  });
   const float* data = x.get();
   return {std::move(x), data, static_cast<size_t>(stride)};
 }
@@ -73,23 +79,15 @@ bool is_int16(const MatmulRequest& r, const MatmulPart& part) {
 }
 
 IntegerRows integer_rows_of(const MatmulRequest& r, int group_size) {
-  const size_t count = static_cast<size_t>(r.M) * r.K, groups = count / group_size;
-  IntegerRows rows{group_size, std::vector<int16_t>(count), std::vector<float>(groups),
-                   std::vector<float>(groups)};
-  const auto quantize = [&](size_t first, const void* src, int m) {
-    kernels().quantize_rows(src, r.x_element, m, r.K, group_size, &rows.codes[first * r.K],
-                            &rows.scales[first * (r.K / group_size)],
-                            &rows.sums[first * (r.K / group_size)]);
-  };
-  if (r.x_rows == nullptr) {
-    quantize(0, r.x, r.M);
-  } else {
-    for (int m = 0; m < r.M; ++m) {
-      const size_t offset = static_cast<size_t>(r.x_rows[m]) * r.K * size_of(r.x_element);
-      quantize(m, static_cast<const char*>(r.x) + offset, 1);
-    }
-  }
-  return rows;
+  const size_t groups = r.K / group_size;
+  IntegerRows integers{group_size, std::vector<int16_t>(size_t(r.M) * r.K),
+                       std::vector<float>(r.M * groups), std::vector<float>(r.M * groups)};
+  over_rows(r, [&](int m, int rows, const void* source) {
+    kernels().quantize_rows(source, r.x_element, rows, r.K, group_size,
+                            &integers.codes[size_t(m) * r.K], &integers.scales[m * groups],
+                            &integers.sums[m * groups]);
+  });
+  return integers;
 }
 
 // x in every form that the parts want.

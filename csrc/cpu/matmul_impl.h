@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cpu/kernels.h"
+#include "cpu/vec_math.h"
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
@@ -284,45 +285,15 @@ static void panel(const Matmul& p, int m0, int m1, int n0, int n1, float* scratc
 
 // ---- one instance per storage format ----------------------------------------------------------
 
-template <class Scale, class F>
-static inline void with_affine_row(int bits, const F& f) {
-  switch (bits) {
-    case 2:
-      return f.template operator()<AffineRow<2, Scale>>();
-    case 3:
-      return f.template operator()<AffineRow<3, Scale>>();
-    case 4:
-      return f.template operator()<AffineRow<4, Scale>>();
-    case 5:
-      return f.template operator()<AffineRow<5, Scale>>();
-    case 6:
-      return f.template operator()<AffineRow<6, Scale>>();
-    default:
-      return f.template operator()<AffineRow<8, Scale>>();
-  }
-}
-
 template <class F>
 static inline void with_row(const Weights& w, const F& f) {
   switch (w.kind) {
     case WeightKind::dense:
-      switch (w.element) {
-        case Element::f32:
-          return f.template operator()<DenseRow<float>>();
-        case Element::f16:
-          return f.template operator()<DenseRow<half_bits>>();
-        default:
-          return f.template operator()<DenseRow<bfloat_bits>>();
-      }
+      return with_element(w.element, [&]<class T>(T) { f.template operator()<DenseRow<T>>(); });
     case WeightKind::affine:
-      switch (w.element) {
-        case Element::f32:
-          return with_affine_row<float>(w.bits, f);
-        case Element::f16:
-          return with_affine_row<half_bits>(w.bits, f);
-        default:
-          return with_affine_row<bfloat_bits>(w.bits, f);
-      }
+      return with_element(w.element, [&]<class Scale>(Scale) {
+        with_bits(w.bits, [&]<int bits>() { f.template operator()<AffineRow<bits, Scale>>(); });
+      });
     case WeightKind::mxfp4:
       return f.template operator()<Mxfp4Row>();
     case WeightKind::mxfp8:
@@ -369,14 +340,9 @@ static void rows_to_float(const T* src, int rows, int count, float* dst, int dst
 
 static void convert_rows(const void* src, Element e, int rows, int count, float* dst,
                          int dst_stride) {
-  switch (e) {
-    case Element::f32:
-      return rows_to_float(static_cast<const float*>(src), rows, count, dst, dst_stride);
-    case Element::f16:
-      return rows_to_float(static_cast<const half_bits*>(src), rows, count, dst, dst_stride);
-    default:
-      return rows_to_float(static_cast<const bfloat_bits*>(src), rows, count, dst, dst_stride);
-  }
+  with_element(e, [&]<class T>(T) {
+    rows_to_float(static_cast<const T*>(src), rows, count, dst, dst_stride);
+  });
 }
 
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

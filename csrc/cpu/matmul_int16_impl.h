@@ -147,20 +147,7 @@ static void int16_columns(const Matmul& p, int m0, int m1, int n0, int n1) {
 
 static void matmul_int16(const Matmul& p, int m0, int m1, int n0, int n1) {
   with_element(p.w.element, [&]<class Scale>(Scale) {
-    switch (p.w.bits) {
-      case 2:
-        return int16_columns<2, Scale>(p, m0, m1, n0, n1);
-      case 3:
-        return int16_columns<3, Scale>(p, m0, m1, n0, n1);
-      case 4:
-        return int16_columns<4, Scale>(p, m0, m1, n0, n1);
-      case 5:
-        return int16_columns<5, Scale>(p, m0, m1, n0, n1);
-      case 6:
-        return int16_columns<6, Scale>(p, m0, m1, n0, n1);
-      default:
-        return int16_columns<8, Scale>(p, m0, m1, n0, n1);
-    }
+    with_bits(p.w.bits, [&]<int bits>() { int16_columns<bits, Scale>(p, m0, m1, n0, n1); });
   });
 }
 

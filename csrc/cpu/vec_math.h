@@ -57,4 +57,23 @@ static inline void with_element(Element e, const F& f) {
   }
 }
 
+// f with a width of packed codes as template argument.
+template <class F>
+static inline void with_bits(int bits, const F& f) {
+  switch (bits) {
+    case 2:
+      return f.template operator()<2>();
+    case 3:
+      return f.template operator()<3>();
+    case 4:
+      return f.template operator()<4>();
+    case 5:
+      return f.template operator()<5>();
+    case 6:
+      return f.template operator()<6>();
+    default:
+      return f.template operator()<8>();
+  }
+}
+
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

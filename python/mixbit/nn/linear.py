@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 from mlx import nn
 
 from mixbit import ops
 
-__all__ = ["Embedding", "Linear", "QuantizedEmbedding", "QuantizedLinear"]
+__all__ = ["Embedding", "Linear", "QuantizedEmbedding", "QuantizedLinear", "packed_weight"]
+
+
+def packed_weight(layer: Any, dtype: mx.Dtype | None = None) -> ops.Weight:
+    """The weight of a packed layer; ``dtype`` is that of its product."""
+    return ops.Weight(
+        layer["weight"],
+        layer["scales"],
+        layer.get("biases"),
+        layer.get("bias"),
+        layer.group_size,
+        layer.bits,
+        layer.mode,
+        dtype,
+    )
 
 
 class QuantizedLinear(nn.QuantizedLinear):
     """``mlx.nn.QuantizedLinear``: x [..., in_dims] -> [..., out_dims], dtype of x."""
 
     def __call__(self, x: mx.array) -> mx.array:
-        return ops.quantized_matmul(
-            x,
-            self["weight"],
-            self["scales"],
-            self.get("biases"),
-            bias=self.get("bias"),
-            group_size=self.group_size,
-            bits=self.bits,
-            mode=self.mode,
-        )
+        (y,) = ops.matmul(x, [packed_weight(self)])
+        return y
 
 
 class Linear(nn.Linear):
@@ -51,15 +59,8 @@ class QuantizedEmbedding(nn.QuantizedEmbedding):
 
     def as_linear(self, x: mx.array) -> mx.array:
         """Logits of a tied head, at the width and group size of the table itself."""
-        return ops.quantized_matmul(
-            x,
-            self["weight"],
-            self["scales"],
-            self.get("biases"),
-            group_size=self.group_size,
-            bits=self.bits,
-            mode=self.mode,
-        )
+        (y,) = ops.matmul(x, [packed_weight(self)])
+        return y
 
 
 class Embedding(nn.Embedding):

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from mixbit import ops
-from mixbit.nn.linear import Linear, QuantizedLinear
+from mixbit.nn.linear import Linear, QuantizedLinear, packed_weight
 
 __all__ = ["project", "weight_of"]
 
@@ -19,16 +19,7 @@ def weight_of(layer: Any, dtype: mx.Dtype | None = None) -> ops.Weight | None:
     Others are adapters around a layer, or somebody's subclass: only they know how to be called.
     """
     if type(layer) is QuantizedLinear:
-        return ops.Weight(
-            layer["weight"],
-            layer["scales"],
-            layer.get("biases"),
-            layer.get("bias"),
-            layer.group_size,
-            layer.bits,
-            layer.mode,
-            dtype,
-        )
+        return packed_weight(layer, dtype)
     if type(layer) is Linear:
         return ops.Weight(layer["weight"], bias=layer.get("bias"), dtype=dtype)
     return None
