@@ -2,16 +2,15 @@
 
 from mixbit.checkpoint.carry import copy_tensors
 from mixbit.checkpoint.files import Checkpoint, TensorInfo, open_checkpoint, read_config, read_json
-from mixbit.checkpoint.names import PREFIXES, side_part, stem_of
-from mixbit.checkpoint.structure import (
-    ModelStructure,
-    ModuleShape,
+from mixbit.checkpoint.model import (
     build_model,
     describe,
     parameter_shapes,
     settled_config,
     structure_of,
 )
+from mixbit.checkpoint.names import PREFIXES, side_part, stem_of
+from mixbit.checkpoint.structure import ModelStructure, ModuleShape
 from mixbit.checkpoint.weights import (
     TIED_BUT_OTHER,
     ModelWeights,

@@ -9,9 +9,9 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mixbit.checkpoint.files import Checkpoint
+from mixbit.checkpoint.model import parameter_shapes
 from mixbit.checkpoint.names import side_part, stem_of
 from mixbit.checkpoint.norms import check_gains, raw_convolutions
-from mixbit.checkpoint.structure import parameter_shapes
 from mixbit.checkpoint.wording import and_more
 from mixbit.errors import MixbitError
 
