@@ -49,7 +49,7 @@ def family_structure(config: Mapping[str, Any]) -> ModelStructure | None:
 
 
 def _is_sound(text: Mapping[str, Any], model_type: str) -> bool:
-    needed = _DIMENSIONS
+    needed: tuple[str, ...] = _DIMENSIONS
     if text.get("num_experts", 0) != 0 or model_type == "qwen3_next":
         needed += _EXPERT_DIMENSIONS
     optional = ("full_attention_interval", "decoder_sparse_step")
