@@ -13,7 +13,7 @@ template <class T>
 static inline void convolve(const T* const* rows, int taps, const float* weights, int C, int count,
                             float* out) {
   int c = 0;
-  for (; c + 8 <= count; c += 8) {
+  for (; c + kLanes <= count; c += kLanes) {
     Vec sum = Vec::zero();
     for (int j = 0; j < taps; ++j) {
       if (rows[j] != nullptr) {
@@ -81,7 +81,7 @@ static inline void gated_norm(const float* o, const T* z, const float* weight, i
   const float inverse = 1.f / __builtin_sqrtf(dot(o, o, count) / count + eps);
   const Vec factor = Vec::broadcast(inverse);
   int c = 0;
-  for (; c + 8 <= count; c += 8) {
+  for (; c + kLanes <= count; c += kLanes) {
     const Vec normed = Vec::load(o + c) * factor * Vec::load(weight + c);
     store(normed * silu(Vec::load(z + c)), y + c);
   }
@@ -106,7 +106,7 @@ static void swiglu(const float* gate, const float* up, int rows, int count, void
     T* out = static_cast<T*>(y) + y_offset;
     for (int r = 0; r < rows; ++r, gate += count, up += count, out += y_stride) {
       int c = 0;
-      for (; c + 8 <= count; c += 8) {
+      for (; c + kLanes <= count; c += kLanes) {
         store(silu(Vec::load(gate + c)) * Vec::load(up + c), out + c);
       }
       for (; c < count; ++c) {

@@ -21,7 +21,7 @@ static inline void read_rows(const float* s, const float* k, const float* q, int
     ws[r] = Vec::zero();
   }
   int i = 0;
-  for (; i + 8 <= Dk; i += 8) {
+  for (; i + kLanes <= Dk; i += kLanes) {
     const Vec kv = Vec::load(k + i), qv = Vec::load(q + i);
     for (int r = 0; r < R; ++r) {
       const Vec sv = Vec::load(s + r * Dk + i);
@@ -46,7 +46,7 @@ template <int R>
 static inline void update_rows(float* s, const float* k, int Dk, float g, const float* delta) {
   const Vec gv = Vec::broadcast(g);
   int i = 0;
-  for (; i + 8 <= Dk; i += 8) {
+  for (; i + kLanes <= Dk; i += kLanes) {
     const Vec kv = Vec::load(k + i);
     for (int r = 0; r < R; ++r) {
       Vec::fma(kv, Vec::broadcast(delta[r]), Vec::load(s + r * Dk + i) * gv).store(s + r * Dk + i);

@@ -70,9 +70,9 @@ constexpr int kInt16Rows = 32;
 constexpr int kPanelColumns = 12;
 constexpr int kPanelDepth = 512;
 constexpr int kPanelRows = 128;
-constexpr int kLanes = 8;  // partial sums of one output
+constexpr int kMaxLanes = 16;  // the most fp32 values of a vector: partial sums of one output
 constexpr size_t kPanelScratch =
-    size_t(kPanelColumns) * kPanelDepth + size_t(kPanelRows) * kPanelColumns * kLanes;  // floats
+    size_t(kPanelColumns) * kPanelDepth + size_t(kPanelRows) * kPanelColumns * kMaxLanes;  // floats
 
 // The gated delta rule over T steps, for one value head and rows [row_begin, row_end) of its state:
 //   S <- g S;  S <- S + beta (v - S k) kᵀ;  y = S q
@@ -141,7 +141,7 @@ constexpr int kQueryRows = 64;
 
 // Floats of scratch for a task of `rows` query rows.
 static constexpr size_t attention_scratch(int rows, int D) {
-  const size_t padded = round_up(D, 2 * kLanes);
+  const size_t padded = round_up(D, 2 * kMaxLanes);
   return 2 * (rows + kKeyBlock) * padded + size_t(rows) * (kKeyBlock + 3);
 }
 

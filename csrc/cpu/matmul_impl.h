@@ -1,14 +1,16 @@
 // The matmul kernels, written once over Vec and compiled for each instruction set.
 //
-// One output is kLanes partial sums over k, lane l taking k = l mod 8 in ascending order, added up
-// in a fixed tree at the end. Both kernels below keep to that order, so they give the same bits and
-// a row's result does not depend on how many rows come with it.
+// One output is kLanes partial sums over k, lane l taking k = l mod kLanes in ascending order,
+// added up in a fixed tree at the end. Both kernels below keep to that order, so they give the same
+// bits and a row's result does not depend on how many rows come with it.
 #pragma once
 
 #include "cpu/kernels.h"
 #include "cpu/vec_math.h"
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
+
+constexpr int kVecs = kBlock / kLanes;  // vectors of a block
 
 // ---- rows of weights, 32 values at a time -----------------------------------------------------
 // decode(b, w): values 32b .. 32b+31 as fp32.
@@ -21,18 +23,18 @@ struct DenseRow {
   DenseRow(const Weights& w, int K, int n)
       : data(static_cast<const T*>(w.data) + static_cast<size_t>(n) * K) {}
 
-  void decode(int b, Vec (&w)[4]) const { load(data + b * kBlock, w); }
+  void decode(int b, Vec (&w)[kVecs]) const { load(data + b * kBlock, w); }
 
-  void decode_tail(int b, int count, Vec (&w)[4]) const {
+  void decode_tail(int b, int count, Vec (&w)[kVecs]) const {
     T padded[kBlock] = {};
     __builtin_memcpy(padded, data + b * kBlock, count * sizeof(T));
     load(padded, w);
   }
 
  private:
-  static void load(const T* p, Vec (&w)[4]) {
-    for (int j = 0; j < 4; ++j) {
-      w[j] = Vec::load(p + 8 * j);
+  static void load(const T* p, Vec (&w)[kVecs]) {
+    for (int j = 0; j < kVecs; ++j) {
+      w[j] = Vec::load(p + kLanes * j);
     }
   }
 };
@@ -53,16 +55,16 @@ struct AffineRow {
     group_shift = w.group_size == 32 ? 0 : w.group_size == 64 ? 1 : 2;
   }
 
-  void decode(int b, Vec (&w)[4]) const {
+  void decode(int b, Vec (&w)[kVecs]) const {
     const Vec scale = Vec::broadcast(to_float(scales[b >> group_shift]));
     const Vec bias = Vec::broadcast(to_float(biases[b >> group_shift]));
     unpack<bits_>(codes + static_cast<size_t>(b) * 4 * bits_, w);
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < kVecs; ++j) {
       w[j] = Vec::fma(w[j], scale, bias);
     }
   }
 
-  void decode_tail(int, int, Vec (&)[4]) const { __builtin_unreachable(); }
+  void decode_tail(int, int, Vec (&)[kVecs]) const { __builtin_unreachable(); }
 };
 
 struct Mxfp4Row {
@@ -73,15 +75,15 @@ struct Mxfp4Row {
       : codes(static_cast<const uint8_t*>(w.data) + static_cast<size_t>(n) * (K / 2)),
         scales(static_cast<const uint8_t*>(w.scales) + static_cast<size_t>(n) * (K / 32)) {}
 
-  void decode(int b, Vec (&w)[4]) const {
+  void decode(int b, Vec (&w)[kVecs]) const {
     const Vec scale = Vec::broadcast(from_e8m0(scales[b]));
     unpack_e2m1(codes + static_cast<size_t>(b) * 16, w);
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < kVecs; ++j) {
       w[j] = w[j] * scale;
     }
   }
 
-  void decode_tail(int, int, Vec (&)[4]) const { __builtin_unreachable(); }
+  void decode_tail(int, int, Vec (&)[kVecs]) const { __builtin_unreachable(); }
 };
 
 struct Mxfp8Row {
@@ -92,15 +94,15 @@ struct Mxfp8Row {
       : codes(static_cast<const uint8_t*>(w.data) + static_cast<size_t>(n) * K),
         scales(static_cast<const uint8_t*>(w.scales) + static_cast<size_t>(n) * (K / 32)) {}
 
-  void decode(int b, Vec (&w)[4]) const {
+  void decode(int b, Vec (&w)[kVecs]) const {
     const Vec scale = Vec::broadcast(from_e8m0(scales[b]));
     unpack_e4m3(codes + static_cast<size_t>(b) * kBlock, w);
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < kVecs; ++j) {
       w[j] = w[j] * scale;
     }
   }
 
-  void decode_tail(int, int, Vec (&)[4]) const { __builtin_unreachable(); }
+  void decode_tail(int, int, Vec (&)[kVecs]) const { __builtin_unreachable(); }
 };
 
 struct Nvfp4Row {
@@ -111,24 +113,23 @@ struct Nvfp4Row {
       : codes(static_cast<const uint8_t*>(w.data) + static_cast<size_t>(n) * (K / 2)),
         scales(static_cast<const uint8_t*>(w.scales) + static_cast<size_t>(n) * (K / 16)) {}
 
-  void decode(int b, Vec (&w)[4]) const {
+  void decode(int b, Vec (&w)[kVecs]) const {
     scale(codes + static_cast<size_t>(b) * 16, from_e4m3(scales[2 * b]),
           from_e4m3(scales[2 * b + 1]), w);
   }
 
-  void decode_tail(int b, int count, Vec (&w)[4]) const {
+  void decode_tail(int b, int count, Vec (&w)[kVecs]) const {
     uint8_t padded[16] = {};
     __builtin_memcpy(padded, codes + static_cast<size_t>(b) * 16, count / 2);
     scale(padded, from_e4m3(scales[2 * b]), 0.f, w);
   }
 
  private:
-  static void scale(const uint8_t* block, float low, float high, Vec (&w)[4]) {
+  static void scale(const uint8_t* block, float low, float high, Vec (&w)[kVecs]) {
     unpack_e2m1(block, w);
-    w[0] = w[0] * Vec::broadcast(low);
-    w[1] = w[1] * Vec::broadcast(low);
-    w[2] = w[2] * Vec::broadcast(high);
-    w[3] = w[3] * Vec::broadcast(high);
+    for (int j = 0; j < kVecs; ++j) {
+      w[j] = w[j] * Vec::broadcast(j < kVecs / 2 ? low : high);
+    }
   }
 };
 
@@ -155,24 +156,25 @@ static inline void direct_tile(const Matmul& p, int m, int n) {
   const Row rows[] = {column(0), column(C > 1 ? 1 : 0), column(C > 2 ? 2 : 0),
                       column(C > 3 ? 3 : 0)};
   const float* x = p.x + m * p.x_stride;
-  auto accumulate = [&](int b, int c, const Vec(&w)[4]) __attribute__((always_inline)) {
-    for (int j = 0; j < 4; ++j) {
+  auto accumulate = [&](int b, int c, const Vec(&w)[kVecs]) __attribute__((always_inline)) {
+    for (int j = 0; j < kVecs; ++j) {
       for (int r = 0; r < R; ++r) {
-        acc[r][c] = Vec::fma(w[j], Vec::load(x + r * p.x_stride + b * kBlock + 8 * j), acc[r][c]);
+        acc[r][c] =
+            Vec::fma(w[j], Vec::load(x + r * p.x_stride + b * kBlock + kLanes * j), acc[r][c]);
       }
     }
   };
   const int blocks = p.K / kBlock;
   for (int b = 0; b < blocks; ++b) {
     for (int c = 0; c < C; ++c) {
-      Vec w[4];
+      Vec w[kVecs];
       rows[c].decode(b, w);
       accumulate(b, c, w);
     }
   }
   if (const int tail = p.K % kBlock; tail != 0) {
     for (int c = 0; c < C; ++c) {
-      Vec w[4];
+      Vec w[kVecs];
       rows[c].decode_tail(blocks, tail, w);
       accumulate(blocks, c, w);
     }
@@ -206,7 +208,7 @@ static inline void panel_tile(const float* x, size_t x_stride, const float* pane
       sums[r][c] = Vec::load(acc + (r * kPanelColumns + c) * kLanes);
     }
   }
-  for (int k = 0; k < depth; k += 8) {
+  for (int k = 0; k < depth; k += kLanes) {
     Vec w[C];
     for (int c = 0; c < C; ++c) {
       w[c] = Vec::load(panel + c * kPanelDepth + k);
@@ -239,7 +241,7 @@ static inline void panel_columns(const float* x, size_t x_stride, const float* p
 
 template <class Row>
 static inline void decode_panel(const Row& row, int K, int block, int blocks, float* panel) {
-  Vec w[4];
+  Vec w[kVecs];
   for (int b = 0; b < blocks; ++b) {
     const int left = K - (block + b) * kBlock;
     if (left >= kBlock) {
@@ -247,8 +249,8 @@ static inline void decode_panel(const Row& row, int K, int block, int blocks, fl
     } else {
       row.decode_tail(block + b, left, w);
     }
-    for (int j = 0; j < 4; ++j) {
-      w[j].store(panel + b * kBlock + 8 * j);
+    for (int j = 0; j < kVecs; ++j) {
+      w[j].store(panel + b * kBlock + kLanes * j);
     }
   }
 }
@@ -326,7 +328,7 @@ template <class T>
 static void rows_to_float(const T* src, int rows, int count, float* dst, int dst_stride) {
   for (int r = 0; r < rows; ++r, src += count, dst += dst_stride) {
     int i = 0;
-    for (; i + 8 <= count; i += 8) {
+    for (; i + kLanes <= count; i += kLanes) {
       Vec::load(src + i).store(dst + i);
     }
     for (; i < count; ++i) {

@@ -1,5 +1,5 @@
 // Products of affine weights with 16-bit activations in exact integer arithmetic, written once over
-// Codes and Sums (16 x int16, 8 x int32).
+// Codes, Inputs (32 of each) and Sums (32-bit).
 //
 // A group of x becomes integers of 16 bits with one scale: x = s q. Then
 //   Σ (scale code + bias) x = scale s Σ code q + bias s Σ q,
@@ -92,12 +92,9 @@ static inline void int16_tile(const Matmul& p, int m, int n) {
     }
     for (int b = 0; b < blocks; ++b, codes += 4 * bits, x += kBlock) {
       for (int c = 0; c < C; ++c) {
-        Codes w[2];
-        unpack_int16<bits>(codes + c * row_bytes, w);
+        const Codes w = unpack_int16<bits>(codes + c * row_bytes);
         for (int r = 0; r < R; ++r) {
-          const int16_t* row = x + static_cast<size_t>(r) * p.K;
-          sums[r][c].add_products(w[0], Codes::load(row));
-          sums[r][c].add_products(w[1], Codes::load(row + 16));
+          sums[r][c].add_products(w, Inputs::load(x + static_cast<size_t>(r) * p.K));
         }
       }
     }

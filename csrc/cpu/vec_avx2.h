@@ -7,6 +7,8 @@
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
+constexpr int kLanes = 8;
+
 struct Vec {
   __m256 v;
 
@@ -131,14 +133,16 @@ static inline void unpack_e4m3(const uint8_t* block, Vec (&out)[4]) {
 
 // ---- integers -----------------------------------------------------------------------------------
 
-// 16 x int16.
+// The codes of a block, and 32 integers of x: 2 x 16 x int16.
 struct Codes {
-  __m256i v;
+  __m256i v[2];
 
   static Codes load(const int16_t* p) {
-    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
+    return {{_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16))}};
   }
 };
+using Inputs = Codes;
 
 // 8 x int32.
 struct Sums {
@@ -146,7 +150,10 @@ struct Sums {
 
   static Sums zero() { return {_mm256_setzero_si256()}; }
   // Neighbouring products are added in pairs.
-  void add_products(Codes a, Codes b) { v = _mm256_add_epi32(v, _mm256_madd_epi16(a.v, b.v)); }
+  void add_products(const Codes& a, const Inputs& b) {
+    v = _mm256_add_epi32(v, _mm256_madd_epi16(a.v[0], b.v[0]));
+    v = _mm256_add_epi32(v, _mm256_madd_epi16(a.v[1], b.v[1]));
+  }
 };
 
 // Four 16-bit floats, the first in the lowest bits, as fp32.
@@ -170,7 +177,7 @@ static inline __m128 totals(const Sums (&a)[4]) {
 // its code; a product with a power of two then moves the code to the top of the lane, and one shift
 // brings it down, which stands in for the variable shift that 16-bit lanes lack.
 template <int bits>
-static inline void unpack_int16(const uint8_t* block, Codes (&out)[2]) {
+static inline Codes unpack_int16(const uint8_t* block) {
   constexpr int half = 2 * bits;              // bytes of 16 codes
   constexpr int loaded = half <= 8 ? 8 : 16;  // bytes that a load brings
   constexpr int last = 4 * bits - loaded;     // latest start inside the block
@@ -201,10 +208,9 @@ static inline void unpack_int16(const uint8_t* block, Codes (&out)[2]) {
           _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + start)));
     }
     const __m256i pairs = _mm256_shuffle_epi8(bytes, shuffle);
-    return Codes{_mm256_srli_epi16(_mm256_mullo_epi16(pairs, factors), down)};
+    return _mm256_srli_epi16(_mm256_mullo_epi16(pairs, factors), down);
   };
-  out[0] = load(0);
-  out[1] = load(1);
+  return {{load(0), load(1)}};
 }
 
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

@@ -8,7 +8,7 @@ namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 static inline float dot(const float* a, const float* b, int count) {
   Vec sum = Vec::zero();
   int i = 0;
-  for (; i + 8 <= count; i += 8) {
+  for (; i + kLanes <= count; i += kLanes) {
     sum = Vec::fma(Vec::load(a + i), Vec::load(b + i), sum);
   }
   float total = sum.sum();
@@ -37,9 +37,9 @@ static inline void store(Vec v, float* p) {
 
 template <class T>
 static inline void store(Vec v, T* p) {
-  float values[8];
+  float values[kLanes];
   v.store(values);
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < kLanes; ++i) {
     store_element(p, element_type(p), i, values[i]);
   }
 }

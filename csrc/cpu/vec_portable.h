@@ -6,6 +6,8 @@
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
+constexpr int kLanes = 8;
+
 struct Vec {
   typedef float Lanes __attribute__((vector_size(32), aligned(4)));
   Lanes v;
@@ -78,8 +80,9 @@ static inline void unpack_e4m3(const uint8_t* block, Vec (&out)[4]) {
 
 // ---- integers -----------------------------------------------------------------------------------
 
+// The codes of a block, and 32 integers of x.
 struct Codes {
-  int16_t v[16];
+  int16_t v[32];
 
   static Codes load(const int16_t* p) {
     Codes r;
@@ -87,14 +90,18 @@ struct Codes {
     return r;
   }
 };
+using Inputs = Codes;
 
 struct Sums {
   int32_t v[8];
 
   static Sums zero() { return {}; }
-  void add_products(const Codes& a, const Codes& b) {
-    for (int i = 0; i < 8; ++i) {
-      v[i] += a.v[2 * i] * b.v[2 * i] + a.v[2 * i + 1] * b.v[2 * i + 1];
+  void add_products(const Codes& a, const Inputs& b) {
+    for (int half = 0; half < 32; half += 16) {
+      for (int i = 0; i < 8; ++i) {
+        const int j = half + 2 * i;
+        v[i] += a.v[j] * b.v[j] + a.v[j + 1] * b.v[j + 1];
+      }
     }
   }
 };
@@ -125,14 +132,16 @@ static inline Totals totals(const Sums (&a)[4]) {
 }
 
 template <int bits>
-static inline void unpack_int16(const uint8_t* block, Codes (&out)[2]) {
+static inline Codes unpack_int16(const uint8_t* block) {
+  Codes codes;
   for (int j = 0; j < 4; ++j) {
     uint64_t word = 0;
     __builtin_memcpy(&word, block + j * bits, bits);
     for (int i = 0; i < 8; ++i) {
-      out[j / 2].v[j % 2 * 8 + i] = static_cast<int16_t>((word >> (i * bits)) & ((1u << bits) - 1));
+      codes.v[8 * j + i] = static_cast<int16_t>((word >> (i * bits)) & ((1u << bits) - 1));
     }
   }
+  return codes;
 }
 
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE
