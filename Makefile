@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc -type f)
+NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc metal -type f)
 FORMATTED := python tests tools bench
 
 .PHONY: help setup demo test bench lint format stubs sanitize clean
@@ -55,12 +55,12 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check $(FORMATTED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	find csrc -type f | xargs $(BIN)/clang-format --dry-run --Werror
+	find csrc metal -type f | xargs $(BIN)/clang-format --dry-run --Werror
 
 format: $(VENV)/.lint
 	$(BIN)/ruff check --fix $(FORMATTED)
 	$(BIN)/ruff format $(FORMATTED)
-	find csrc -type f | xargs $(BIN)/clang-format -i
+	find csrc metal -type f | xargs $(BIN)/clang-format -i
 
 stubs: setup
 	$(BIN)/python tools/write_stubs.py

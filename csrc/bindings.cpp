@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "attention.h"
+#include "bindings_gpu.h"
 #include "delta_net.h"
 #include "gated_delta.h"
 #include "gather_quantized_matmul.h"
@@ -68,6 +69,8 @@ NB_MODULE(_core, m) {
   m.def("attention", &mixbit::attention, "q"_a, "k"_a, "v"_a, nb::kw_only(), "scale"_a,
         "causal"_a = false, "mask"_a = nb::none(), "stream"_a = nb::none(),
         "softmax(scale q kᵀ + mask) v: q [B, H, T, D], k and v [B, Hk, S, D] -> [B, H, T, D].");
+
+  mixbit::bind_launch_plans(m);
 
   m.def("isa", &mixbit::isa, "Name of the instruction set whose kernels run.");
   m.def("num_threads", &mixbit::num_threads, "Threads that one operation may use.");

@@ -40,7 +40,8 @@ inline constexpr WeightFormat kDense{cpu::WeightKind::dense};
 
 // The format that (bits, group_size, mode) name. Throws std::invalid_argument, prefixed with `op`,
 // for a combination that MLX does not have.
-WeightFormat packed_format(std::string_view op, int bits, int group_size, const std::string& mode);
+MIXBIT_API WeightFormat packed_format(std::string_view op, int bits, int group_size,
+                                      const std::string& mode);
 
 // MLX's name of a packed kind.
 const char* mode_name(cpu::WeightKind kind);
@@ -60,7 +61,7 @@ void check_floating(std::string_view op, std::string_view name, const mx::array&
 // `a` itself where it is known to be row-contiguous, else a node that makes it so.
 mx::array row_contiguous(const mx::array& a, mx::StreamOrDevice s);
 
-cpu::Element element_of(const mx::Dtype& dtype);
+MIXBIT_API cpu::Element element_of(const mx::Dtype& dtype);
 
 // Pointers into evaluated, row-contiguous arrays, of matrix `index` of a stack of them.
 cpu::Weights weights_of(const WeightFormat& format, const mx::array* arrays, size_t index = 0);

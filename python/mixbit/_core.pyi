@@ -47,6 +47,55 @@ def attention(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, *, scale:
     softmax(scale q kᵀ + mask) v: q [B, H, T, D], k and v [B, Hk, S, D] -> [B, H, T, D].
     """
 
+class Launch:
+    """One launch of a Metal kernel: csrc/gpu/launch_plan.h."""
+
+    @property
+    def family(self) -> str:
+        """File in metal/, without suffix."""
+
+    @property
+    def kernel(self) -> str: ...
+
+    @property
+    def instantiation(self) -> str:
+        """MSL that makes the kernel."""
+
+    @property
+    def threadgroups(self) -> list[int]: ...
+
+    @property
+    def threads(self) -> list[int]:
+        """Of one threadgroup."""
+
+    @property
+    def buffers(self) -> list[tuple[int, tuple[str, int]]]:
+        """(buffer, (role, index)): role is 'input', 'output' or 'temporary'."""
+
+    @property
+    def params(self) -> bytes:
+        """Bytes for buffer PARAMS_BUFFER."""
+
+PARAMS_BUFFER: int = 0
+
+class LaunchPlan:
+    @property
+    def launches(self) -> list[Launch]: ...
+
+    @property
+    def temporaries(self) -> list[int]:
+        """Bytes of each."""
+
+class MatmulPart:
+    """A weight [N, K] without its arrays; bits 0 is a dense one."""
+
+    def __init__(self, *, N: int, bits: int = 4, group_size: int = 64, mode: str = 'affine', dtype: mlx.core.Dtype, bias: mlx.core.Dtype | None = None, out: mlx.core.Dtype) -> None: ...
+
+def launch_plan_matmul(*, M: int, K: int, x: mlx.core.Dtype, parts: Sequence[MatmulPart], swiglu: bool = False, norm: mlx.core.Dtype | None = None, eps: float = 0.0, residual: mlx.core.Dtype | None = None, generation: int = 15, size: str = 's') -> LaunchPlan:
+    """
+    Launches of matmul and swiglu for x [M, K] of dtype `x`; `norm` and `residual` are dtypes.
+    """
+
 def isa() -> str:
     """Name of the instruction set whose kernels run."""
 

@@ -1,0 +1,94 @@
+// The launch plans of gpu/launch_plan.h in Python, for tests and tables.
+#include "bindings_gpu.h"
+
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "gpu/launch_plan.h"
+
+namespace nb = nanobind;
+namespace mx = mlx::core;
+using namespace nb::literals;
+
+namespace mixbit {
+
+namespace {
+
+std::optional<cpu::Element> element(const std::optional<mx::Dtype>& dtype) {
+  return dtype ? std::optional(element_of(*dtype)) : std::nullopt;
+}
+
+const char* role_name(gpu::Binding::Role role) {
+  switch (role) {
+    case gpu::Binding::Role::input:
+      return "input";
+    case gpu::Binding::Role::output:
+      return "output";
+    default:
+      return "temporary";
+  }
+}
+
+}  // namespace
+
+void bind_launch_plans(nb::module_& m) {
+  using gpu::Launch;
+  using gpu::LaunchPlan;
+  using Part = gpu::QuantizedMatmul::Part;
+
+  nb::class_<Launch>(m, "Launch", "One launch of a Metal kernel: csrc/gpu/launch_plan.h.")
+      .def_ro("family", &Launch::family, "File in metal/, without suffix.")
+      .def_ro("kernel", &Launch::kernel)
+      .def_ro("instantiation", &Launch::instantiation, "MSL that makes the kernel.")
+      .def_ro("threadgroups", &Launch::threadgroups)
+      .def_ro("threads", &Launch::threads, "Of one threadgroup.")
+      .def_prop_ro(
+          "buffers",
+          [](const Launch& launch) {
+            std::vector<std::pair<uint32_t, std::pair<std::string, uint32_t>>> buffers;
+            for (const gpu::Binding& b : launch.buffers) {
+              buffers.push_back({b.buffer, {role_name(b.role), b.index}});
+            }
+            return buffers;
+          },
+          "(buffer, (role, index)): role is 'input', 'output' or 'temporary'.")
+      .def_prop_ro(
+          "params",
+          [](const Launch& launch) {
+            return nb::bytes(launch.params.data(), launch.params.size());
+          },
+          "Bytes for buffer PARAMS_BUFFER.");
+  m.attr("PARAMS_BUFFER") = gpu::kParamsBuffer;
+  nb::class_<LaunchPlan>(m, "LaunchPlan")
+      .def_ro("launches", &LaunchPlan::launches)
+      .def_ro("temporaries", &LaunchPlan::temporaries, "Bytes of each.");
+
+  nb::class_<Part>(m, "MatmulPart", "A weight [N, K] without its arrays; bits 0 is a dense one.")
+      .def(
+          "__init__",
+          [](Part* self, int N, int bits, int group_size, const std::string& mode, mx::Dtype dtype,
+             const std::optional<mx::Dtype>& bias, mx::Dtype out) {
+            const WeightFormat format =
+                bits == 0 ? kDense : packed_format("launch_plan", bits, group_size, mode);
+            new (self) Part{format, element_of(dtype), N, element(bias), element_of(out)};
+          },
+          nb::kw_only(), "N"_a, "bits"_a = 4, "group_size"_a = 64, "mode"_a = "affine", "dtype"_a,
+          "bias"_a = nb::none(), "out"_a);
+  m.def(
+      "launch_plan_matmul",
+      [](int M, int K, mx::Dtype x, const std::vector<Part>& parts, bool swiglu,
+         const std::optional<mx::Dtype>& norm, float eps, const std::optional<mx::Dtype>& residual,
+         int generation, const std::string& size) {
+        return gpu::launch_plan(gpu::QuantizedMatmul{M, K, element_of(x), parts, swiglu,
+                                                     element(norm), eps, element(residual)},
+                                {generation, size.at(0)});
+      },
+      nb::kw_only(), "M"_a, "K"_a, "x"_a, "parts"_a, "swiglu"_a = false, "norm"_a = nb::none(),
+      "eps"_a = 0.f, "residual"_a = nb::none(), "generation"_a = 15, "size"_a = "s",
+      "Launches of matmul and swiglu for x [M, K] of dtype `x`; `norm` and `residual` are dtypes.");
+}
+
+}  // namespace mixbit

@@ -1,0 +1,105 @@
+// What an operation launches on a Metal GPU: kernels, grids, buffers and parameters. eval_gpu and
+// the tests that execute the kernels on a CPU ask the same functions, so what is tested is what
+// runs. No Metal is needed to build or to ask them.
+//
+// How a kernel is made. metal/<family>.metal holds templates; it includes nothing but
+// <metal_stdlib> and headers of metal/, each with #pragma once. A library is that file, its headers
+// put in place, followed by a line
+//
+//   template [[host_name("matvec_...")]] [[kernel]] decltype(matvec<...>) matvec<...>;
+//
+// for each kernel wanted: Launch::instantiation. The name encodes all template arguments, so equal
+// names within a family mean equal kernels. Math mode must be "safe": the kernels rely on
+// (a + b) − b being computed as written.
+//
+// How it is launched. `threadgroups` x `threads` per threadgroup; each Binding puts an array at a
+// buffer index; `params` are set as bytes at index kParamsBuffer. Indices that no Binding names
+// stay empty; the kernel does not touch them. Arrays are row-contiguous and start at 16-byte
+// boundaries. Launches run in order, each seeing what those before it wrote.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "weights.h"
+
+namespace mixbit::gpu {
+
+// A GPU as MLX names its architecture: "applegpu_g16s" is generation 16, class 's'.
+struct Device {
+  int generation;
+  char size;  // 'p' phone, 'g' base and Pro, 's' Max, 'd' Ultra
+};
+
+struct Binding {
+  enum class Role { input, output, temporary };
+
+  Role role;
+  uint32_t index;  // among the primitive's inputs or outputs, or the plan's temporaries
+  uint32_t buffer;
+};
+
+inline constexpr uint32_t kParamsBuffer = 0;
+
+struct Launch {
+  std::string family;         // file in metal/, without suffix
+  std::string kernel;         // its name in the library
+  std::string instantiation;  // MSL line that makes it
+  std::array<uint32_t, 3> threadgroups, threads;
+  std::vector<Binding> buffers;
+  std::vector<uint8_t> params;  // the family's struct of metal/params.h
+};
+
+struct LaunchPlan {
+  std::vector<Launch> launches;
+  std::vector<size_t> temporaries;  // bytes of each
+};
+
+// ---- one description and one plan function an operation ----------------------------------------
+
+// quantized_matmul.h's product of x [M, K]. Inputs: x, then for each part its arrays and its bias
+// if it has one, then the norm's weight and the residual where those are. Outputs: one a part, or
+// one in all with swiglu.
+struct QuantizedMatmul {
+  struct Part {
+    WeightFormat format;
+    cpu::Element element;  // of a dense weight, or of affine scales and biases
+    int N;
+    std::optional<cpu::Element> bias;
+    cpu::Element y;
+  };
+
+  int M, K;
+  cpu::Element x;
+  std::vector<Part> parts;
+  bool swiglu = false;
+  std::optional<cpu::Element> norm;  // RMSNorm of x with this kind of weight [K]
+  float eps = 0;
+  std::optional<cpu::Element> residual;  // [M, N], added to the only product before rounding
+};
+MIXBIT_API LaunchPlan launch_plan(const QuantizedMatmul& op, const Device& device);
+
+// ---- for the plan functions ---------------------------------------------------------------------
+
+// "float", "half", "bfloat": the element's type in MSL.
+const char* msl_type(cpu::Element element);
+
+// A Launch of kernel `base`<arguments...>; the name is `base` and the arguments, joined.
+Launch make_launch(const std::string& family, const std::string& base,
+                   const std::vector<std::string>& arguments);
+
+template <class Params>
+void set_params(Launch& launch, const Params& params) {
+  launch.params.resize(sizeof(Params));
+  std::memcpy(launch.params.data(), &params, sizeof(Params));
+}
+
+inline uint32_t ceil_div(int a, int b) {
+  return static_cast<uint32_t>((a + b - 1) / b);
+}
+
+}  // namespace mixbit::gpu

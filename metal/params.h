@@ -1,0 +1,37 @@
+// Parameters of the kernels, one plain struct a kernel family, as C++ (csrc/gpu) writes them and MSL
+// reads them: 32-bit members only, so that both lay them out alike.
+#pragma once
+
+#ifndef __METAL_VERSION__
+#include <cstdint>
+#endif
+
+// What an optional buffer holds, where the kernel finds out at run time.
+enum MixbitElement { kAbsent = 0, kFloat = 1, kHalf = 2, kBfloat = 3 };
+
+#define MIXBIT_MAX_PARTS 5
+
+// ---- matvec.metal -------------------------------------------------------------------------------
+
+enum {
+  kMatvecRows = 4,       // rows of weights that one lane works on
+  kMatvecTile = 8,       // rows of x that one decoding of the weights serves, at most
+  kMatvecGroups = 2,     // SIMD groups of a threadgroup where x is one row,
+  kMatvecTileGroups = 4  // and where it is a tile of several
+};
+
+struct MatvecPart {
+  uint32_t N;
+  uint32_t first;   // its threadgroups begin here along x
+  uint32_t format;  // index among the kernel's weight formats
+  uint32_t bias;    // MixbitElement
+  uint32_t y;       // MixbitElement
+};
+
+struct MatvecParams {
+  uint32_t K, M;
+  uint32_t num_parts;
+  uint32_t residual;  // MixbitElement
+  float eps;          // of the RMSNorm
+  MatvecPart parts[MIXBIT_MAX_PARTS];
+};
