@@ -1,5 +1,5 @@
-// Parameters of the kernels, one plain struct a kernel family, as C++ (csrc/gpu) writes them and MSL
-// reads them: 32-bit members only, so that both lay them out alike.
+// Parameters of the kernels, one plain struct a kernel family, as C++ (csrc/gpu) writes them and
+// MSL reads them: 32-bit members only, so that both lay them out alike.
 #pragma once
 
 #ifndef __METAL_VERSION__
