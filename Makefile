@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc metal -type f)
 FORMATTED := python tests tools bench
+CLANG_FORMATTED := csrc metal tests/metal -name '*.cpp' -o -name '*.h' -o -name '*.metal'
 
 .PHONY: help setup demo test bench lint format stubs sanitize clean
 
@@ -15,7 +16,7 @@ help:
 	@echo "make stubs     write the native module's .pyi again"
 	@echo "make sanitize  kernel tests under the address and undefined-behaviour sanitizers"
 
-setup: $(VENV)/.installed
+setup: $(VENV)/.installed $(VENV)/.kernels
 
 PIP := $(BIN)/pip install --disable-pip-version-check -q
 
@@ -31,7 +32,12 @@ $(VENV)/.installed: $(VENV)/.created $(NATIVE)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e . $(BUILD_FLAGS)
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.installed
+# What runs Metal kernels on this machine's CPU, for their tests.
+$(VENV)/.kernels: tools/prepare_machine.sh $(VENV)/.created
+	@tools/prepare_machine.sh $(PYTHON) kernels
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.installed $(VENV)/.kernels
 	$(PIP) --group test
 	@touch $@
 
@@ -39,7 +45,7 @@ $(VENV)/.lint: $(VENV)/.installed
 	$(PIP) --group lint
 	@touch $@
 
-demo: setup
+demo: $(VENV)/.installed
 	$(BIN)/mixbit demo
 
 # Tests run side by side, so each gets one thread; those that need more say so.
@@ -55,14 +61,14 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check $(FORMATTED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	find csrc metal -type f | xargs $(BIN)/clang-format --dry-run --Werror
+	find $(CLANG_FORMATTED) | xargs $(BIN)/clang-format --dry-run --Werror
 
 format: $(VENV)/.lint
 	$(BIN)/ruff check --fix $(FORMATTED)
 	$(BIN)/ruff format $(FORMATTED)
-	find csrc metal -type f | xargs $(BIN)/clang-format -i
+	find $(CLANG_FORMATTED) | xargs $(BIN)/clang-format -i
 
-stubs: setup
+stubs: $(VENV)/.installed
 	$(BIN)/python tools/write_stubs.py
 
 sanitize: $(VENV)/.test

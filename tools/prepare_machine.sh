@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # See that this machine can build mixbit: Python >= 3.11 with venv and headers, and a C++ compiler.
+# With "kernels" as second argument: that it can run Metal kernels on its CPU, with clang 19.
 # On Debian missing packages are installed when that is allowed; otherwise one sentence names them.
 set -euo pipefail
 python=${1:-python3}
@@ -26,6 +27,15 @@ if have "$python"; then
   [ -f "$headers/Python.h" ] || missing+=(python3-dev)
 fi
 have "${CXX:-c++}" || missing+=(g++)
+have_llvm() {
+  have "$1-19" || [ -x "/usr/lib/llvm-19/bin/$1" ] ||
+    [ -x "/opt/homebrew/opt/llvm@19/bin/$1" ] || [ -x "/usr/local/opt/llvm@19/bin/$1" ]
+}
+if [ "${2:-}" = kernels ] && ! { have_llvm clang++ && have_llvm llvm-symbolizer; }; then
+  [ "$(uname -s)" != Darwin ] ||
+    fail "clang 19, which runs Metal kernels on the CPU in tests, is missing; run: brew install llvm@19"
+  missing+=(clang-19 llvm-19)
+fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if have apt-get; then
@@ -36,7 +46,8 @@ if have apt-get; then
       fail "these packages are missing: ${missing[*]}; run: sudo apt-get install ${missing[*]}"
   fi
   "${sudo[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq "${missing[@]}"
+  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" ||
+    fail "apt-get cannot install ${missing[*]}; install them by hand and run make again."
   exit 0
 fi
 fail "these are missing: ${missing[*]} (Debian's names); install them and run make again."
