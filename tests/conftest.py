@@ -11,6 +11,8 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from mixbit.data import tiny_model
 
+pytest_plugins = ["metal_runner.pytest_plugin"]
+
 mx.set_default_device(mx.cpu)
 
 # A shell starts background jobs deaf to Ctrl-C, and children would inherit that.

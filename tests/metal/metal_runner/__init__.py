@@ -25,7 +25,8 @@ from .bfloat import from_bfloat, to_bfloat
 from .errors import KernelError, SourceError
 from .kernel import Kernel
 from .library import Library
-from .plans import METAL, changed_sources, family_library, run_plan
+from .lines import METAL
+from .plans import changed_sources, family_library, run_plan
 from .report import Counters, Finding, Report
 from .toolchain import Mode
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import machine
+from . import instructions, machine
+from .build import Built
 from .errors import KernelError
 from .report import BufferTraffic, Counters, Finding, Report, Site, SpaceTraffic, same_bits
 from .signature import Parameter, Signature
@@ -27,15 +27,6 @@ _ELEMENTS: dict[str, type[np.generic]] = {
     "long": np.int64, "int64_t": np.int64, "ulong": np.uint64, "uint64_t": np.uint64,
     "size_t": np.uint64, "half": np.float16, "float": np.float32, "bfloat": np.uint16,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Built:
-    """A compiled library and the addresses of its kernels."""
-
-    path: Path
-    loaded: ctypes.CDLL
-    entries: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -100,6 +91,7 @@ class Kernel:
         try:
             for parameter, array in given.values():
                 table[parameter.index] = _new_buffer(runtime, parameter, array, mode)
+            built.counts[:] = 0
             failed = runtime.runner_launch(ctypes.byref(request))
             outputs: dict[str | int, NDArray[Any]] = {}
             for parameter, array in given.values():
@@ -172,7 +164,7 @@ class Kernel:
             spaces=spaces,
             buffers=traffic,
             sites=tuple(_site(s, at) for s in sites),
-            instructions={},
+            instructions=instructions.total(built.counts.tolist(), built.mixes),
         )
         return Report(outputs, findings, counters)
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from . import machine
+from . import lines
+from .build import Built, build
 from .errors import SourceError
-from .kernel import Built, Kernel
+from .kernel import Kernel
 from .signature import Parameter, Signature
 from .spaces import check_address_spaces
-from .toolchain import Mode, cached, compile_library, content_key, preprocess
+from .tokens import Source
+from .toolchain import Mode, cached, content_key, preprocess
 from .translate import Constant, Translation, translate
-
-
-class _KernelEntry(ctypes.Structure):
-    """``runner::Kernel`` of shim/interface.h."""
-
-    _fields_ = (("name", ctypes.c_char_p), ("entry", ctypes.c_void_p))
 
 
 @dataclass(frozen=True)
@@ -109,7 +103,7 @@ class Library:
 
     def _build(self, constants: tuple[tuple[str | int, Constant], ...], mode: Mode) -> Built:
         translation = self._translation(constants)
-        return _load(translation.text, mode)
+        return build(translation.text, mode, translation.statements)
 
 
 @dataclass(frozen=True)
@@ -118,6 +112,7 @@ class _Cached:
 
     text: str
     signatures: dict[str, Signature]
+    statements: str  # of the sources whose coverage is measured, as JSON
 
 
 @functools.lru_cache(maxsize=64)
@@ -128,7 +123,10 @@ def _cached_translation(
         done = translate(preprocessed, dict(constants), check=False)
         text = f'#include "metal_runner.h"\n{done.text}\n{_entries(done)}'
         signatures = {name: asdict(done.signature(name)) for name in done.instances}
-        to.write_text(json.dumps({"text": text, "signatures": signatures}))
+        ours = str(lines.METAL) in preprocessed
+        covered = lines.statements(Source(preprocessed), str(lines.METAL)) if ours else {}
+        made = {"text": text, "signatures": signatures, "statements": json.dumps(covered)}
+        to.write_text(json.dumps(made))
 
     key = content_key("translation", preprocessed, repr(constants))
     read = json.loads(cached(f"{key}.json", make).read_text())
@@ -136,7 +134,7 @@ def _cached_translation(
         name: Signature(s["name"], tuple(Parameter(**p) for p in s["parameters"]), s["is_template"])
         for name, s in read["signatures"].items()
     }
-    return _Cached(read["text"], signatures)
+    return _Cached(read["text"], signatures, read["statements"])
 
 
 def _entries(translation: Translation) -> str:
@@ -153,14 +151,3 @@ def _entries(translation: Translation) -> str:
         f'{"".join(functions)}extern "C" {{ extern const int runner_kernel_count = {len(rows)};'
         f" extern const runner::Kernel runner_kernels[] = {{ {''.join(rows)} }}; }}\n"
     )
-
-
-@functools.lru_cache(maxsize=256)
-def _load(text: str, mode: Mode) -> Built:
-    machine.library()
-    key = content_key(mode, text)
-    path = cached(f"{key}.so", functools.partial(compile_library, text, mode))
-    loaded = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
-    count = ctypes.c_int.in_dll(loaded, "runner_kernel_count").value
-    table = (_KernelEntry * count).in_dll(loaded, "runner_kernels")
-    return Built(path, loaded, {k.name.decode(): k.entry for k in table})

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from .kernel import Order, Value
 from .library import Library
+from .lines import METAL
 from .report import Report
 from .toolchain import Mode, cache, content_key
 
-METAL = Path(__file__).resolve().parents[3] / "metal"
 PARAMS_BUFFER = 0  # kParamsBuffer of csrc/gpu/launch_plan.h
 
 

@@ -15,10 +15,10 @@ NOTES = (
     "threadgroup memory ordered only by a simdgroup function",
 )
 
-# Cycles of an Apple GPU's issue slot, relative to a float FMA: 128 lanes a clock and core for float
-# and bitwise operations, 32 for conversions, shifts, integer products and special functions
+# An Apple GPU's core issues 128 lanes a clock of float and bitwise operations, but 32 of
+# conversions from and to integers, shifts, integer products and special functions
 # (philipturner's metal-benchmarks).
-_DEAR = {"itof", "ftoi", "shift", "imul", "special", "idiv", "bits"}
+_DEAR = {"itof", "ftoi", "shift", "imul", "special"}
 _DEAR_COST = 4
 
 
@@ -150,7 +150,7 @@ class Counters:
 
     @property
     def issue_cost(self) -> int:
-        """Instructions, where conversions, shifts and integer products count four times."""
+        """Instructions; those that an Apple GPU issues at a quarter of the rate count four."""
         return sum(
             n * (_DEAR_COST if name.split(".")[0] in _DEAR else 1)
             for name, n in self.instructions.items()

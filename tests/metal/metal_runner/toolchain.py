@@ -147,22 +147,36 @@ def _header_folder() -> Path:
     return folder
 
 
+def to_ir(text: str, mode: Mode, *, optimised: bool) -> str:
+    """Translated source to LLVM IR, before or after LLVM's passes and instrumentation."""
+    passes = [] if optimised else ["-Xclang", "-disable-llvm-passes"]
+    flags = [*_flags(mode), *passes, "-S", "-emit-llvm"]
+    return run_tool([tool("clang++"), *flags, "-x", "c++", "-", "-o", "-"], text)
+
+
 def compile_library(text: str, mode: Mode, to: Path) -> None:
-    """Translated source to a shared library."""
-    flags = [*_DIALECT, *_PROCESSOR[platform.machine()], *_MODES[mode], "-O2"]
+    """Translated source to a shared library whose open symbols the runtime fills in."""
+    _compile(text, [*_flags(mode), "-x", "c++"], to)
+
+
+def compile_ir(text: str, mode: Mode, to: Path, *, optimised: bool) -> None:
+    """The same for IR; what is optimised has been instrumented already."""
+    _compile(text, [*_flags("fast" if optimised else mode), "-x", "ir"], to)
+
+
+def _compile(text: str, flags: Sequence[str], to: Path) -> None:
     unit = to.with_suffix(".o")
+    open_symbols = ["-undefined", "dynamic_lookup"] if platform.system() == "Darwin" else []
     try:
-        run_tool([tool("clang++"), *flags, "-x", "c++", "-c", "-", "-o", str(unit)], text)
-        link([unit], to)
+        run_tool([tool("clang++"), *flags, "-c", "-", "-o", str(unit)], text)
+        run_tool([tool("clang++"), "-shared", *open_symbols, str(unit), "-o", str(to), "-lm"])
     finally:
         unit.unlink(missing_ok=True)
 
 
-def link(units: Iterable[Path], to: Path) -> None:
-    """Objects to a shared library whose open symbols the runtime fills in."""
-    open_symbols = ["-undefined", "dynamic_lookup"] if platform.system() == "Darwin" else []
-    command = [tool("clang++"), "-shared", *open_symbols, *map(str, units), "-o", str(to), "-lm"]
-    run_tool(command)
+def _flags(mode: Mode) -> list[str]:
+    # -O2 comes first: it would turn the vectorisers on again.
+    return ["-O2", *_DIALECT, *_PROCESSOR[platform.machine()], *_MODES[mode]]
 
 
 def compile_runtime(to: Path) -> None:
