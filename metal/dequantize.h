@@ -4,18 +4,19 @@
 // and none alone. A lane takes one block of each of several neighbouring rows. Lanes that have
 // blocks of one group share the reading of its scale and bias: one lane reads each, and they swap.
 //
-// Codes become floats without conversions, and with few shifts. A window is up to 23 bits of the
-// block's stream under the exponent of 2^23: a float whose mantissa is several codes side by side.
-// Masking all but the code at bit o leaves 2^23 + 2^o · code, so an AND and a subtraction make
-// 2^o · code of it, exactly. The factor 2^-o goes into x, which all rows share. Powers of two change
-// no bit of the products.
+// Codes become floats without conversions, and with one shift a word. A window is up to 23 bits of a
+// word under the exponent of 2^23: a float whose mantissa is several codes side by side. Masking all
+// but the code at bit o leaves 2^23 + 2^o · code, so an AND and a subtraction make 2^o · code of it,
+// exactly. The factor 2^-o goes into x, which all rows share; powers of two change no bit of the
+// products. A code that goes on in the next word is put together from two such floats.
 //
 // A format F has
 //   Rows               a lane's view of the matrix, from one row on
 //   Block, Scale       what one block stores: its values, and the scales of its groups
+//   Digits, open       the block made ready for digit()
 //   load, scale        read them from block `step` of the lane in row r; zeros unless `on`.
 //                      `ragged`: K is not a multiple of 32, the last block has fewer values
-//   digit(b, s, j)     value j of the block, up to finish() and factor(j)
+//   digit(d, s, j)     value j of the block, up to finish() and factor(j)
 //   factor(j)          what x's value j is multiplied with
 //   finish(s, dot, x_sum, sum)
 //                      sum + Σ value · x, with dot = Σ digit · factor · x and x_sum = Σ x
@@ -45,7 +46,7 @@ struct Place {
   uint row;
   ushort lane, column;
 
-  Place(uint row, ushort lane) : row(row), lane(lane), column(lane % kLanes) {}
+  METAL_FUNC Place(uint row, ushort lane) : row(row), lane(lane), column(lane % kLanes) {}
 };
 
 // n words, read in as few pieces as their alignment allows.
@@ -55,7 +56,7 @@ struct alignas(n % 4 == 0 ? 16 : n % 2 == 0 ? 8 : 4) Words {
 };
 
 template <typename T>
-inline T load_if(bool on, const device T* p) {
+METAL_FUNC T load_if(bool on, const device T* p) {
   T value = {};
   if (on) {
     value = *p;
@@ -68,6 +69,9 @@ inline T load_if(bool on, const device T* p) {
 template <short bits, short group, typename S>
 struct Affine {
   using Block = Words<bits>;
+  struct Digits {
+    uint low[bits], high[bits];
+  };
   struct Scale {
     float scale, bias;
   };
@@ -79,7 +83,7 @@ struct Affine {
     uint blocks, groups;  // of a row
     ushort lane, share;   // share: the lane's number among those of its group
 
-    Rows(Matrix m, Place at, uint K) : blocks(K / kBlock), groups(K / group) {
+    METAL_FUNC Rows(Matrix m, Place at, uint K) : blocks(K / kBlock), groups(K / group) {
       codes = (const device Block*)m.w + size_t(at.row) * blocks + at.column;
       const size_t first = size_t(at.row) * groups + at.column / kSharing;
       scales = (const device S*)m.scales + first;
@@ -90,11 +94,11 @@ struct Affine {
   };
 
   template <bool ragged>
-  static Block load(thread const Rows& rows, short r, uint step, bool on) {
+  static METAL_FUNC Block load(thread const Rows& rows, short r, uint step, bool on) {
     return load_if(on, rows.codes + (r * rows.blocks + step * kLanes));
   }
 
-  static Scale scale(thread const Rows& rows, short r, uint step, bool on) {
+  static METAL_FUNC Scale scale(thread const Rows& rows, short r, uint step, bool on) {
     const uint at = r * rows.groups + step * (kLanes / kSharing);
     if (kSharing == 1) {
       return {to_float(load_if(on, rows.scales + at)), to_float(load_if(on, rows.biases + at))};
@@ -105,55 +109,77 @@ struct Affine {
     return {simd_shuffle(value, first), simd_shuffle(value, ushort(first + 1))};
   }
 
-  static float digit(thread const Block& b, Scale, short j) {
-    const short at = window_start(j);
-    const short word = at / 32, shift = at % 32;
-    uint window = b.w[word] >> shift;
-    if (shift + kWindow * bits > 32 && word + 1 < (j / kPeriod + 1) * kPeriod * bits / 32) {
-      window |= b.w[word + 1] << (32 - shift);
+  // The windows are made here, once, lest a compiler make them anew for each code.
+  static METAL_FUNC Digits open(thread const Block& block) {
+    Digits digits;
+    UNROLL for (short i = 0; i < bits; ++i) {
+      digits.low[i] = (block.w[i] & ((1u << kWindow) - 1)) | kExponent;
+      digits.high[i] = block.w[i] >> high_start(i) | kExponent;
     }
-    window = (window & 0x007fffff) | kExponent;
-    const uint mask = ((1u << bits) - 1) << offset(j);
-    return as_type<float>(window & (mask | 0xff800000)) - as_type<float>(kExponent);
+    return digits;
   }
 
-  static float factor(short j) { return as_type<float>(uint(127 - offset(j)) << 23); }
+  static METAL_FUNC float digit(thread const Digits& d, Scale, short j) {
+    const short word = j * bits / 32, start = j * bits % 32;
+    if (start + bits <= 32) {
+      return digit(d, word, start, bits);
+    }
+    const short here = 32 - start;  // bits; the others begin the next word
+    return fma(digit(d, word + 1, 0, bits - here), float(1 << (offset(word, start) + here)),
+               digit(d, word, start, here));
+  }
 
-  static float finish(Scale s, float dot, float x_sum, float sum) {
+  static METAL_FUNC float factor(short j) {
+    return as_type<float>(uint(127 - offset(j * bits / 32, j * bits % 32)) << 23);
+  }
+
+  static METAL_FUNC float finish(Scale s, float dot, float x_sum, float sum) {
     return fma(s.scale, dot, fma(s.bias, x_sum, sum));
   }
 
  private:
   static constexpr constant short kSharing = group / kBlock;  // lanes
+  static constexpr constant short kWindow = 23;               // bits
   static constexpr constant uint kExponent = 0x4b000000;      // as a float 2^23
-  static constexpr constant short kWindow = 23 / bits;        // codes of a window
-  // Codes until one begins with a word again: windows begin anew there.
-  static constexpr constant short kPeriod = bits % 2 == 1 ? 32 : bits == 6 ? 16 : 32 / bits;
 
-  static short offset(short j) { return j % kPeriod % kWindow * bits; }
-  static short window_start(short j) { return j * bits - offset(j); }
+  // A word has two windows: the codes that end within its first 23 bits, and the rest, from here:
+  static METAL_FUNC short high_start(short word) {
+    const short first = (bits - word * 32 % bits) % bits;  // the first code that begins in the word
+    return first + ((kWindow - bits - first) / bits + 1) * bits;
+  }
+
+  static METAL_FUNC short offset(short word, short start) {
+    return start < high_start(word) ? start : start - high_start(word);
+  }
+
+  // The `count` bits of a word from `start` on, times 2^offset.
+  static METAL_FUNC float digit(thread const Digits& d, short word, short start, short count) {
+    const uint window = start < high_start(word) ? d.low[word] : d.high[word];
+    const uint mask = ((1u << count) - 1) << offset(word, start);
+    return as_type<float>(window & (mask | 0xff800000)) - as_type<float>(kExponent);
+  }
 };
 
 // ---- floats of four and eight bits --------------------------------------------------------------
 // E2M1 and E4M3 are half floats with a shorter exponent and mantissa: with their fields where those
 // of a half float are, they are too small by 2^14 and 2^8. A word makes two halves at a time.
 
-inline float e2m1_digit(uint word, short j) {  // j of the word's eight
+METAL_FUNC float e2m1_digit(uint word, short j) {  // j of the word's eight
   const uint placed = j % 4 == 3 ? word : word << (12 - j % 4 * 4);
   const half2 pair = as_type<half2>((placed & 0x80008000) | (placed >> 3 & 0x0e000e00));
   return float(j < 4 ? pair.x : pair.y);
 }
 
-inline float e4m3_digit(uint word, short j) {  // j of the word's four
+METAL_FUNC float e4m3_digit(uint word, short j) {  // j of the word's four
   const uint placed = j % 2 == 1 ? word : word << 8;
   const half2 pair = as_type<half2>((placed & 0x80008000) | (placed >> 1 & 0x3f803f80));
   return float(j < 2 ? pair.x : pair.y);
 }
 
-inline float from_e4m3(uchar code) { return 256.0f * e4m3_digit(code, 0); }
+METAL_FUNC float from_e4m3(uchar code) { return 256.0f * e4m3_digit(code, 0); }
 
 // An exponent alone; 0 stands for 2^-127.
-inline float from_e8m0(uchar code) {
+METAL_FUNC float from_e8m0(uchar code) {
   return as_type<float>(code == 0 ? 0x00400000u : uint(code) << 23);
 }
 
@@ -161,6 +187,7 @@ inline float from_e8m0(uchar code) {
 template <short bits>
 struct Mxfp {
   using Block = Words<bits>;
+  using Digits = Block;
   using Scale = float;
 
   struct Rows {
@@ -168,7 +195,7 @@ struct Mxfp {
     const device uchar* scales;
     uint blocks;  // of a row
 
-    Rows(Matrix m, Place at, uint K) : blocks(K / kBlock) {
+    METAL_FUNC Rows(Matrix m, Place at, uint K) : blocks(K / kBlock) {
       const size_t first = size_t(at.row) * blocks + at.column;
       codes = (const device Block*)m.w + first;
       scales = m.scales + first;
@@ -176,21 +203,22 @@ struct Mxfp {
   };
 
   template <bool ragged>
-  static Block load(thread const Rows& rows, short r, uint step, bool on) {
+  static METAL_FUNC Block load(thread const Rows& rows, short r, uint step, bool on) {
     return load_if(on, rows.codes + (r * rows.blocks + step * kLanes));
   }
 
-  static Scale scale(thread const Rows& rows, short r, uint step, bool on) {
+  static METAL_FUNC Scale scale(thread const Rows& rows, short r, uint step, bool on) {
     return from_e8m0(load_if(on, rows.scales + (r * rows.blocks + step * kLanes)));
   }
 
-  static float digit(thread const Block& b, Scale, short j) {
-    return bits == 4 ? e2m1_digit(b.w[j / 8], j % 8) : e4m3_digit(b.w[j / 4], j % 4);
+  static METAL_FUNC Digits open(thread const Block& block) { return block; }
+  static METAL_FUNC float digit(thread const Digits& d, Scale, short j) {
+    return bits == 4 ? e2m1_digit(d.w[j / 8], j % 8) : e4m3_digit(d.w[j / 4], j % 4);
   }
 
-  static float factor(short) { return 1.0f; }
+  static METAL_FUNC float factor(short) { return 1.0f; }
 
-  static float finish(Scale s, float dot, float, float sum) {
+  static METAL_FUNC float finish(Scale s, float dot, float, float sum) {
     return fma(s, dot * (bits == 4 ? 16384.0f : 256.0f), sum);
   }
 };
@@ -203,6 +231,7 @@ struct Nvfp4 {
   struct Block {
     Half halves[2];
   };
+  using Digits = Block;
   struct Scale {
     float halves[2];
   };
@@ -213,7 +242,7 @@ struct Nvfp4 {
     uint halves;  // of a row
     uint column;  // the first of the lane's
 
-    Rows(Matrix m, Place at, uint K) : halves(K / 16), column(2 * at.column) {
+    METAL_FUNC Rows(Matrix m, Place at, uint K) : halves(K / 16), column(2 * at.column) {
       const size_t first = size_t(at.row) * halves + column;
       codes = (const device Half*)m.w + first;
       scales = m.scales + first;
@@ -221,26 +250,27 @@ struct Nvfp4 {
   };
 
   template <bool ragged>
-  static Block load(thread const Rows& rows, short r, uint step, bool on) {
+  static METAL_FUNC Block load(thread const Rows& rows, short r, uint step, bool on) {
     const device Half* p = rows.codes + (r * rows.halves + step * 2 * kLanes);
     return {load_if(on, p), load_if(on && has_second(rows, step), p + 1)};
   }
 
-  static Scale scale(thread const Rows& rows, short r, uint step, bool on) {
+  static METAL_FUNC Scale scale(thread const Rows& rows, short r, uint step, bool on) {
     const device uchar* p = rows.scales + (r * rows.halves + step * 2 * kLanes);
     return {from_e4m3(load_if(on, p)), from_e4m3(load_if(on && has_second(rows, step), p + 1))};
   }
 
-  static float digit(thread const Block& b, Scale s, short j) {
-    return s.halves[j / 16] * e2m1_digit(b.halves[j / 16].w[j % 16 / 8], j % 8);
+  static METAL_FUNC Digits open(thread const Block& block) { return block; }
+  static METAL_FUNC float digit(thread const Digits& d, Scale s, short j) {
+    return s.halves[j / 16] * e2m1_digit(d.halves[j / 16].w[j % 16 / 8], j % 8);
   }
 
-  static float factor(short) { return 1.0f; }
+  static METAL_FUNC float factor(short) { return 1.0f; }
 
-  static float finish(Scale, float dot, float, float sum) { return fma(16384.0f, dot, sum); }
+  static METAL_FUNC float finish(Scale, float dot, float, float sum) { return fma(16384.0f, dot, sum); }
 
  private:
-  static bool has_second(thread const Rows& rows, uint step) {
+  static METAL_FUNC bool has_second(thread const Rows& rows, uint step) {
     return rows.column + step * 2 * kLanes + 1 < rows.halves;
   }
 };
@@ -251,12 +281,12 @@ template <typename T>
 struct Values {
   vec<T, 4> v[kBlock / 4];
 
-  float operator[](short j) const { return to_float(v[j / 4][j % 4]); }
+  METAL_FUNC float operator[](short j) const { return to_float(v[j / 4][j % 4]); }
 };
 
 // The values from p on, `left` of which the row has; zeros follow.
 template <bool ragged, typename T>
-inline Values<T> load_values(const device T* p, uint left, bool on) {
+METAL_FUNC Values<T> load_values(const device T* p, uint left, bool on) {
   Values<T> values;
   UNROLL for (short i = 0; i < kBlock / 4; ++i) {
     if (!ragged) {
@@ -273,25 +303,27 @@ inline Values<T> load_values(const device T* p, uint left, bool on) {
 template <typename D>
 struct Dense {
   using Block = Values<D>;
+  using Digits = Block;
   struct Scale {};
 
   struct Rows {
     const device D* values;
     uint K, left;  // left: values from `values` to the end of the row
 
-    Rows(Matrix m, Place at, uint K) : K(K), left(K - at.column * kBlock) {
+    METAL_FUNC Rows(Matrix m, Place at, uint K) : K(K), left(K - at.column * kBlock) {
       values = (const device D*)m.w + (size_t(at.row) * K + at.column * kBlock);
     }
   };
 
   template <bool ragged>
-  static Block load(thread const Rows& rows, short r, uint step, bool on) {
+  static METAL_FUNC Block load(thread const Rows& rows, short r, uint step, bool on) {
     const uint passed = step * (kLanes * kBlock);
     return load_values<ragged>(rows.values + (r * rows.K + passed), rows.left - passed, on);
   }
 
-  static Scale scale(thread const Rows&, short, uint, bool) { return {}; }
-  static float digit(thread const Block& b, Scale, short j) { return b[j]; }
-  static float factor(short) { return 1.0f; }
-  static float finish(Scale, float dot, float, float sum) { return sum + dot; }
+  static METAL_FUNC Scale scale(thread const Rows&, short, uint, bool) { return {}; }
+  static METAL_FUNC Digits open(thread const Block& block) { return block; }
+  static METAL_FUNC float digit(thread const Digits& d, Scale, short j) { return d[j]; }
+  static METAL_FUNC float factor(short) { return 1.0f; }
+  static METAL_FUNC float finish(Scale, float dot, float, float sum) { return sum + dot; }
 };

@@ -10,22 +10,22 @@ using namespace metal;
 // Stands for the type of an array that is not there.
 struct Absent {};
 
-inline float to_float(float v) {
+METAL_FUNC float to_float(float v) {
   return v;
 }
-inline float to_float(half v) {
+METAL_FUNC float to_float(half v) {
   return float(v);
 }
-inline float to_float(bfloat v) {
+METAL_FUNC float to_float(bfloat v) {
   return float(v);
 }
 
 template <typename E>
-inline float value(const device uchar* p, size_t i) {
+METAL_FUNC float value(const device uchar* p, size_t i) {
   return to_float(((const device E*)p)[i]);
 }
 template <>
-inline float value<Absent>(const device uchar* p, size_t i) {
+METAL_FUNC float value<Absent>(const device uchar* p, size_t i) {
   return 0.0f;
 }
 
@@ -42,7 +42,7 @@ struct Array {
   }
 };
 
-inline void store_element(device uchar* p, uint element, size_t i, float v) {
+METAL_FUNC void store_element(device uchar* p, uint element, size_t i, float v) {
   if (element == kFloat) {
     ((device float*)p)[i] = v;
   } else if (element == kHalf) {
@@ -52,6 +52,6 @@ inline void store_element(device uchar* p, uint element, size_t i, float v) {
   }
 }
 
-inline float silu(float v) {
+METAL_FUNC float silu(float v) {
   return v / (1.0f + exp(-v));
 }

@@ -45,7 +45,7 @@ struct LaneSums {
   using Next = LaneSums<kept, distance / 2>;
   static constexpr constant short count = Next::count;
 
-  static void add(thread float* v, ushort lane) {
+  static METAL_FUNC void add(thread float* v, ushort lane) {
     const bool upper = lane & distance;
     UNROLL for (short i = 0; i < kept; ++i) {
       const float own = part && upper ? v[i + kept] : v[i];
@@ -54,19 +54,19 @@ struct LaneSums {
     }
     Next::add(v, lane);
   }
-  static ushort slot(ushort lane) {
+  static METAL_FUNC ushort slot(ushort lane) {
     return (part && lane & distance ? kept : 0) + Next::slot(lane);
   }
-  static bool owner(ushort lane) { return (part || !(lane & distance)) && Next::owner(lane); }
+  static METAL_FUNC bool owner(ushort lane) { return (part || !(lane & distance)) && Next::owner(lane); }
 };
 
 template <short n>
 struct LaneSums<n, 0> {
   static constexpr constant short count = n;
 
-  static void add(thread float*, ushort) {}
-  static ushort slot(ushort) { return 0; }
-  static bool owner(ushort) { return true; }
+  static METAL_FUNC void add(thread float*, ushort) {}
+  static METAL_FUNC ushort slot(ushort) { return 0; }
+  static METAL_FUNC bool owner(ushort) { return true; }
 };
 
 // ---- a block of x -------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ struct XBlock {
 
 // How x is read. `squares` collects those of x as it is, where there is a norm.
 template <bool ragged, typename T>
-inline XBlock read_x(const device T* x, const device Absent*, uint left, bool on,
+METAL_FUNC XBlock read_x(const device T* x, const device Absent*, uint left, bool on,
                      thread float& squares) {
   const Values<T> values = load_values<ragged>(x, left, on);
   XBlock block;
@@ -92,7 +92,7 @@ inline XBlock read_x(const device T* x, const device Absent*, uint left, bool on
 }
 
 template <bool ragged, typename T, typename Norm>
-inline XBlock read_x(const device T* x, const device Norm* weight, uint left, bool on,
+METAL_FUNC XBlock read_x(const device T* x, const device Norm* weight, uint left, bool on,
                      thread float& squares) {
   const Values<T> values = load_values<ragged>(x, left, on);
   const Values<Norm> weights = load_values<ragged>(weight, left, on);
@@ -122,18 +122,18 @@ struct Problem {
   typename G::Rows g;
   ushort lane, simdgroup;
 
-  uint steps() const { return (K + kLanes * kBlock - 1) / (kLanes * kBlock); }
-  uint first_k(uint step) const { return (step * kLanes + lane % kLanes) * kBlock; }
+  METAL_FUNC uint steps() const { return (K + kLanes * kBlock - 1) / (kLanes * kBlock); }
+  METAL_FUNC uint first_k(uint step) const { return (step * kLanes + lane % kLanes) * kBlock; }
 };
 
-inline float norm_factor(float squares, uint K, float eps, ushort lane) {
+METAL_FUNC float norm_factor(float squares, uint K, float eps, ushort lane) {
   LaneSums<1>::add(&squares, lane);
   return rsqrt(squares / float(K) + eps);
 }
 
 // Adds to sums[r] what this step has of row r of a weight.
 template <typename F, short rows, bool ragged>
-inline void multiply(thread const typename F::Rows& weight, thread const XBlock& x, uint step,
+METAL_FUNC void multiply(thread const typename F::Rows& weight, thread const XBlock& x, uint step,
                      short present, thread float* sums) {
   typename F::Block blocks[rows];
   typename F::Scale scales[rows];
@@ -146,9 +146,10 @@ inline void multiply(thread const typename F::Rows& weight, thread const XBlock&
     v[j] = x.v[j] * F::factor(j);
   }
   UNROLL for (short r = 0; r < rows; ++r) {
+    const typename F::Digits digits = F::open(blocks[r]);
     float dot = 0.0f;
     UNROLL for (short j = 0; j < kBlock; ++j) {
-      dot = fma(F::digit(blocks[r], scales[r], j), v[j], dot);
+      dot = fma(F::digit(digits, scales[r], j), v[j], dot);
     }
     sums[r] = F::finish(scales[r], dot, x.sum, sums[r]);
   }
@@ -156,7 +157,7 @@ inline void multiply(thread const typename F::Rows& weight, thread const XBlock&
 
 // One row of x: sums[r].
 template <short rows, bool ragged, typename T, typename Norm, typename F, typename G>
-inline float multiply_row(thread const Problem<T, Norm, F, G>& p, thread float* sums) {
+METAL_FUNC float multiply_row(thread const Problem<T, Norm, F, G>& p, thread float* sums) {
   float squares = 0.0f;
   for (uint step = 0; step < p.steps(); ++step) {
     const uint k = p.first_k(step);
@@ -173,7 +174,7 @@ inline float multiply_row(thread const Problem<T, Norm, F, G>& p, thread float* 
 
 // A tile of M rows of x: sums[M · r + m], and the factor of row m in factors[m].
 template <short M, short rows, bool ragged, typename T, typename Norm, typename F, typename G>
-inline void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgroup float4* staged,
+METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgroup float4* staged,
                           threadgroup float* x_sums, threadgroup float* factors,
                           thread float* sums) {
   constexpr short others = kMatvecRows - rows;
@@ -186,16 +187,16 @@ inline void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgroup fl
     const uint k = p.first_k(step);
     const bool on = k < p.K;
     const short present = on ? p.w_rows : 0;
-    typename F::Block f_blocks[rows];
+    typename F::Digits f_digits[rows];
     typename F::Scale f_scales[rows];
     UNROLL for (short r = 0; r < rows; ++r) {
-      f_blocks[r] = F::template load<ragged>(p.f, r, step, r < present);
+      f_digits[r] = F::open(F::template load<ragged>(p.f, r, step, r < present));
       f_scales[r] = F::scale(p.f, r, step, r < present);
     }
-    typename G::Block g_blocks[others + 1];
+    typename G::Digits g_digits[others + 1];
     typename G::Scale g_scales[others + 1];
     UNROLL for (short r = 0; r < others; ++r) {
-      g_blocks[r] = G::template load<ragged>(p.g, r, step, r < present);
+      g_digits[r] = G::open(G::template load<ragged>(p.g, r, step, r < present));
       g_scales[r] = G::scale(p.g, r, step, r < present);
     }
 
@@ -222,11 +223,11 @@ inline void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgroup fl
       UNROLL for (short i = 0; i < 4; ++i) {
         UNROLL for (short r = 0; r < rows; ++r) {
           digits[r][i] =
-              F::digit(f_blocks[r], f_scales[r], j + i) * (agree ? 1.0f : F::factor(j + i));
+              F::digit(f_digits[r], f_scales[r], j + i) * (agree ? 1.0f : F::factor(j + i));
         }
         UNROLL for (short r = 0; r < others; ++r) {
           digits[rows + r][i] =
-              G::digit(g_blocks[r], g_scales[r], j + i) * (agree ? 1.0f : G::factor(j + i));
+              G::digit(g_digits[r], g_scales[r], j + i) * (agree ? 1.0f : G::factor(j + i));
         }
       }
       UNROLL for (short m = 0; m < M; ++m) {
@@ -283,7 +284,7 @@ struct Task {
 
 // Makes the lane's outputs of a weight, or with swiglu of two.
 template <short M, bool ragged, typename F, typename G, bool swiglu, typename T, typename Norm>
-inline void make_outputs(thread const Task<T, Norm>& t, MatvecPart shape, Part part, Part other) {
+METAL_FUNC void make_outputs(thread const Task<T, Norm>& t, MatvecPart shape, Part part, Part other) {
   constexpr short rows = swiglu ? kMatvecRows / 2 : kMatvecRows;
   constexpr short groups = M == 1 ? kMatvecGroups : kMatvecTileGroups;
   const uint half_group = ((t.group.x - shape.first) * groups + t.simdgroup) * 2 + t.lane / kLanes;
@@ -339,12 +340,12 @@ inline void make_outputs(thread const Task<T, Norm>& t, MatvecPart shape, Part p
 
 // The part's format is number `format` of those listed.
 template <short M, bool ragged, typename F, typename T, typename Norm>
-inline void make_part(uint, thread const Task<T, Norm>& t, MatvecPart shape, Part part) {
+METAL_FUNC void make_part(uint, thread const Task<T, Norm>& t, MatvecPart shape, Part part) {
   make_outputs<M, ragged, F, F, false>(t, shape, part, part);
 }
 
 template <short M, bool ragged, typename F, typename G, typename... More, typename T, typename Norm>
-inline void make_part(uint format, thread const Task<T, Norm>& t, MatvecPart shape, Part part) {
+METAL_FUNC void make_part(uint format, thread const Task<T, Norm>& t, MatvecPart shape, Part part) {
   if (format == 0) {
     make_outputs<M, ragged, F, F, false>(t, shape, part, part);
   } else {
