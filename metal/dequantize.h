@@ -4,11 +4,11 @@
 // and none alone. A lane takes one block of each of several neighbouring rows. Lanes that have
 // blocks of one group share the reading of its scale and bias: one lane reads each, and they swap.
 //
-// Codes become floats without conversions, and with one shift a word. A window is up to 23 bits of a
-// word under the exponent of 2^23: a float whose mantissa is several codes side by side. Masking all
-// but the code at bit o leaves 2^23 + 2^o · code, so an AND and a subtraction make 2^o · code of it,
-// exactly. The factor 2^-o goes into x, which all rows share; powers of two change no bit of the
-// products. A code that goes on in the next word is put together from two such floats.
+// Codes become floats without conversions, and with one shift a word. A window is up to 23 bits of
+// a word under the exponent of 2^23: a float whose mantissa is several codes side by side. Masking
+// all but the code at bit o leaves 2^23 + 2^o · code, so an AND and a subtraction make 2^o · code
+// of it, exactly. The factor 2^-o goes into x, which all rows share; powers of two change no bit of
+// the products. A code that goes on in the next word is put together from two such floats.
 //
 // A format F has
 //   Rows               a lane's view of the matrix, from one row on
@@ -51,7 +51,9 @@ struct Place {
 
 // n words, read in as few pieces as their alignment allows.
 template <short n>
-struct alignas(n % 4 == 0 ? 16 : n % 2 == 0 ? 8 : 4) Words {
+struct alignas(n % 4 == 0   ? 16
+               : n % 2 == 0 ? 8
+                            : 4) Words {
   uint w[n];
 };
 
@@ -176,7 +178,9 @@ METAL_FUNC float e4m3_digit(uint word, short j) {  // j of the word's four
   return float(j < 2 ? pair.x : pair.y);
 }
 
-METAL_FUNC float from_e4m3(uchar code) { return 256.0f * e4m3_digit(code, 0); }
+METAL_FUNC float from_e4m3(uchar code) {
+  return 256.0f * e4m3_digit(code, 0);
+}
 
 // An exponent alone; 0 stands for 2^-127.
 METAL_FUNC float from_e8m0(uchar code) {
@@ -267,7 +271,9 @@ struct Nvfp4 {
 
   static METAL_FUNC float factor(short) { return 1.0f; }
 
-  static METAL_FUNC float finish(Scale, float dot, float, float sum) { return fma(16384.0f, dot, sum); }
+  static METAL_FUNC float finish(Scale, float dot, float, float sum) {
+    return fma(16384.0f, dot, sum);
+  }
 
  private:
   static METAL_FUNC bool has_second(thread const Rows& rows, uint step) {

@@ -15,168 +15,31 @@
 //                            step 0          |   step 1
 //
 // so that lanes of a row read neighbouring words. A sum over k is: products within the block in
-// order, by FMA; blocks of the lane in order; then the 16 lanes in a butterfly, farthest first. This
-// order is the same for one row of x and for a tile, and so are the bits of the result.
+// order, by FMA; blocks of the lane in order; then the 16 lanes in a butterfly, farthest first.
+// This order is the same for one row of x and for a tile, and so are the bits of the result.
 //
-// A single row of x each lane reads for itself, 32 values at once for four rows of weights. A tile's
-// rows go through threadgroup memory in fp32, 16 blocks of each at a time: half a SIMD group reads,
-// normalises and converts one row of x for all 32 rows of weights, with the same lanes that would do
-// it for themselves if the row were alone.
+// A single row of x each lane reads for itself, 32 values at once for four rows of weights. A
+// tile's rows go through threadgroup memory in fp32, 16 blocks of each at a time: half a SIMD group
+// reads, normalises and converts one row of x for all 32 rows of weights, with the same lanes that
+// would do it for themselves if the row were alone.
 //
 // RMSNorm: its weight is multiplied onto x when that is read, the factor 1 / √(mean x² + ε) onto
 // the sums at the end. The squares are summed along with everything else.
 #include <metal_stdlib>
 
-#include "dequantize.h"
 #include "elements.h"
 #include "params.h"
+#include "row_product.h"
 
 using namespace metal;
 
-// ---- sums over the 16 lanes of a row ------------------------------------------------------------
+// ---- a tile of x -------------------------------------------------------------------------------
 
-// A butterfly over n values, from the lanes `distance` apart down. While the values are even in
-// number, the two lanes of a pair part them: each takes the sums of half of them. At the end a lane
-// has sums slot() … slot() + count − 1 in front, if it is the owner() of these.
-template <short n, short distance = kLanes / 2>
-struct LaneSums {
-  static constexpr constant bool part = n % 2 == 0;
-  static constexpr constant short kept = part ? n / 2 : n;
-  using Next = LaneSums<kept, distance / 2>;
-  static constexpr constant short count = Next::count;
-
-  static METAL_FUNC void add(thread float* v, ushort lane) {
-    const bool upper = lane & distance;
-    UNROLL for (short i = 0; i < kept; ++i) {
-      const float own = part && upper ? v[i + kept] : v[i];
-      const float other = part && !upper ? v[i + kept] : v[i];
-      v[i] = own + simd_shuffle_xor(other, ushort(distance));
-    }
-    Next::add(v, lane);
-  }
-  static METAL_FUNC ushort slot(ushort lane) {
-    return (part && lane & distance ? kept : 0) + Next::slot(lane);
-  }
-  static METAL_FUNC bool owner(ushort lane) { return (part || !(lane & distance)) && Next::owner(lane); }
-};
-
-template <short n>
-struct LaneSums<n, 0> {
-  static constexpr constant short count = n;
-
-  static METAL_FUNC void add(thread float*, ushort) {}
-  static METAL_FUNC ushort slot(ushort) { return 0; }
-  static METAL_FUNC bool owner(ushort) { return true; }
-};
-
-// ---- a block of x -------------------------------------------------------------------------------
-
-// A lane's block of a row of x in fp32, with the norm's weight.
-struct XBlock {
-  float v[kBlock];
-  float sum;
-};
-
-// How x is read. `squares` collects those of x as it is, where there is a norm.
-template <bool ragged, typename T>
-METAL_FUNC XBlock read_x(const device T* x, const device Absent*, uint left, bool on,
-                     thread float& squares) {
-  const Values<T> values = load_values<ragged>(x, left, on);
-  XBlock block;
-  block.sum = 0.0f;
-  UNROLL for (short j = 0; j < kBlock; ++j) {
-    block.v[j] = values[j];
-    block.sum += block.v[j];
-  }
-  return block;
-}
-
-template <bool ragged, typename T, typename Norm>
-METAL_FUNC XBlock read_x(const device T* x, const device Norm* weight, uint left, bool on,
-                     thread float& squares) {
-  const Values<T> values = load_values<ragged>(x, left, on);
-  const Values<Norm> weights = load_values<ragged>(weight, left, on);
-  XBlock block;
-  block.sum = 0.0f;
-  UNROLL for (short j = 0; j < kBlock; ++j) {
-    squares = fma(values[j], values[j], squares);
-    block.v[j] = values[j] * weights[j];
-    block.sum += block.v[j];
-  }
-  return block;
-}
-
-// ---- the product --------------------------------------------------------------------------------
-// F is the format of the first `rows` of a lane's rows of weights, G that of the others, if it has
-// others. Both functions leave the lane's shares of the sums, and 1 / √(mean x² + ε).
-
-// A lane's problem: its rows of weights, and the tile of x.
-template <typename T, typename Norm, typename F, typename G>
-struct Problem {
-  const device T* x;  // the tile's first row
-  const device Norm* norm;
-  uint K;
-  float eps;
-  short x_rows, w_rows;  // that there are, of the tile and of the lane's of each weight
-  typename F::Rows f;
-  typename G::Rows g;
-  ushort lane, simdgroup;
-
-  METAL_FUNC uint steps() const { return (K + kLanes * kBlock - 1) / (kLanes * kBlock); }
-  METAL_FUNC uint first_k(uint step) const { return (step * kLanes + lane % kLanes) * kBlock; }
-};
-
-METAL_FUNC float norm_factor(float squares, uint K, float eps, ushort lane) {
-  LaneSums<1>::add(&squares, lane);
-  return rsqrt(squares / float(K) + eps);
-}
-
-// Adds to sums[r] what this step has of row r of a weight.
-template <typename F, short rows, bool ragged>
-METAL_FUNC void multiply(thread const typename F::Rows& weight, thread const XBlock& x, uint step,
-                     short present, thread float* sums) {
-  typename F::Block blocks[rows];
-  typename F::Scale scales[rows];
-  UNROLL for (short r = 0; r < rows; ++r) {
-    blocks[r] = F::template load<ragged>(weight, r, step, r < present);
-    scales[r] = F::scale(weight, r, step, r < present);
-  }
-  float v[kBlock];
-  UNROLL for (short j = 0; j < kBlock; ++j) {
-    v[j] = x.v[j] * F::factor(j);
-  }
-  UNROLL for (short r = 0; r < rows; ++r) {
-    const typename F::Digits digits = F::open(blocks[r]);
-    float dot = 0.0f;
-    UNROLL for (short j = 0; j < kBlock; ++j) {
-      dot = fma(F::digit(digits, scales[r], j), v[j], dot);
-    }
-    sums[r] = F::finish(scales[r], dot, x.sum, sums[r]);
-  }
-}
-
-// One row of x: sums[r].
-template <short rows, bool ragged, typename T, typename Norm, typename F, typename G>
-METAL_FUNC float multiply_row(thread const Problem<T, Norm, F, G>& p, thread float* sums) {
-  float squares = 0.0f;
-  for (uint step = 0; step < p.steps(); ++step) {
-    const uint k = p.first_k(step);
-    const bool on = k < p.K;
-    const short present = on ? p.w_rows : 0;
-    const XBlock x = read_x<ragged>(p.x + k, p.norm + k, p.K - k, on, squares);
-    multiply<F, rows, ragged>(p.f, x, step, present, sums);
-    if (rows < kMatvecRows) {
-      multiply<G, kMatvecRows - rows, ragged>(p.g, x, step, present, sums + rows);
-    }
-  }
-  return norm_factor(squares, p.K, p.eps, p.lane);
-}
-
-// A tile of M rows of x: sums[M · r + m], and the factor of row m in factors[m].
+// Adds the lane's shares to sums[M · r + m] and leaves the norm's factor of row m in factors[m].
 template <short M, short rows, bool ragged, typename T, typename Norm, typename F, typename G>
 METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgroup float4* staged,
-                          threadgroup float* x_sums, threadgroup float* factors,
-                          thread float* sums) {
+                              threadgroup float* x_sums, threadgroup float* factors,
+                              thread float* sums) {
   constexpr short others = kMatvecRows - rows;
   // Where both formats agree on the factors of x they are in the staged x, else in the digits.
   constexpr bool agree = others == 0 || is_same<F, G>::value;
@@ -190,13 +53,15 @@ METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgrou
     typename F::Digits f_digits[rows];
     typename F::Scale f_scales[rows];
     UNROLL for (short r = 0; r < rows; ++r) {
-      f_digits[r] = F::open(F::template load<ragged>(p.f, r, step, r < present));
+      const typename F::Block block = F::template load<ragged>(p.f, r, step, r < present);
+      f_digits[r] = F::open(block);
       f_scales[r] = F::scale(p.f, r, step, r < present);
     }
     typename G::Digits g_digits[others + 1];
     typename G::Scale g_scales[others + 1];
     UNROLL for (short r = 0; r < others; ++r) {
-      g_digits[r] = G::open(G::template load<ragged>(p.g, r, step, r < present));
+      const typename G::Block block = G::template load<ragged>(p.g, r, step, r < present);
+      g_digits[r] = G::open(block);
       g_scales[r] = G::scale(p.g, r, step, r < present);
     }
 
@@ -284,7 +149,8 @@ struct Task {
 
 // Makes the lane's outputs of a weight, or with swiglu of two.
 template <short M, bool ragged, typename F, typename G, bool swiglu, typename T, typename Norm>
-METAL_FUNC void make_outputs(thread const Task<T, Norm>& t, MatvecPart shape, Part part, Part other) {
+METAL_FUNC void make_outputs(thread const Task<T, Norm>& t, MatvecPart shape, Part part,
+                             Part other) {
   constexpr short rows = swiglu ? kMatvecRows / 2 : kMatvecRows;
   constexpr short groups = M == 1 ? kMatvecGroups : kMatvecTileGroups;
   const uint half_group = ((t.group.x - shape.first) * groups + t.simdgroup) * 2 + t.lane / kLanes;
@@ -353,9 +219,9 @@ METAL_FUNC void make_part(uint format, thread const Task<T, Norm>& t, MatvecPart
   }
 }
 
-#define STAGING                                                       \
+#define STAGING                                                      \
   threadgroup float4 staged[M == 1 ? 1 : M * kLanes * (kBlock / 4)]; \
-  threadgroup float x_sums[M * kLanes];                               \
+  threadgroup float x_sums[M * kLanes];                              \
   threadgroup float factors[M];
 
 template <typename T, short M, typename Norm, bool ragged, typename... Formats>
@@ -393,8 +259,9 @@ template <typename T, short M, typename Norm, bool ragged, typename... Formats>
                     : slot == 2 ? parts[2]
                     : slot == 3 ? parts[3]
                                 : parts[4];
-  const Task<T, Norm> task{params, x,    norm,   {residual, params.residual}, group, simdgroup,
-                           lane,   staged, x_sums, factors};
+  const Task<T, Norm> task{params, x,         norm, {residual, params.residual},
+                           group,  simdgroup, lane, staged,
+                           x_sums, factors};
   make_part<M, ragged, Formats...>(shape.format, task, shape, part);
 }
 
@@ -412,7 +279,8 @@ template <typename T, short M, typename Norm, bool ragged, typename Gate, typena
   STAGING
   const Part gate{{w0, scales0, biases0}, {bias0, params.parts[0].bias}, y0};
   const Part up{{w1, scales1, biases1}, {bias1, params.parts[1].bias}, nullptr};
-  const Task<T, Norm> task{params, x,    norm,   {residual, params.residual}, group, simdgroup,
-                           lane,   staged, x_sums, factors};
+  const Task<T, Norm> task{params, x,         norm, {residual, params.residual},
+                           group,  simdgroup, lane, staged,
+                           x_sums, factors};
   make_outputs<M, ragged, Gate, Up, true>(task, params.parts[0], gate, up);
 }
