@@ -6,7 +6,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc metal -type f)
 FORMATTED := python tests tools bench
 CLANG_FORMATTED := csrc metal tests/metal -name '*.cpp' -o -name '*.h' -o -name '*.metal'
 
-.PHONY: help setup demo test bench lint format stubs sanitize clean
+.PHONY: help setup demo test bench lint format stubs sanitize wheel-macos clean
 
 help:
 	@echo "make setup     .venv with mixbit, built from this folder"
@@ -14,6 +14,7 @@ help:
 	@echo "make test      all tests        make bench     benchmarks against stock MLX"
 	@echo "make lint      all checks       make format    reformat Python and C++"
 	@echo "make stubs     write the native module's .pyi again"
+	@echo "make wheel-macos  the macOS arm64 wheel in dist/, cross-built on Linux"
 	@echo "make sanitize  kernel tests under the address and undefined-behaviour sanitizers"
 
 setup: $(VENV)/.installed $(VENV)/.kernels
@@ -37,8 +38,14 @@ $(VENV)/.kernels: tools/prepare_machine.sh $(VENV)/.created
 	@tools/prepare_machine.sh $(PYTHON) kernels
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.installed $(VENV)/.kernels
+# Tests build and verify the macOS wheel too.
+$(VENV)/.test: $(VENV)/.installed $(VENV)/.kernels $(VENV)/.macos
 	$(PIP) --group test
+	@touch $@
+
+$(VENV)/.macos: tools/prepare_machine.sh $(VENV)/.created
+	@tools/prepare_machine.sh $(PYTHON) macos
+	$(PIP) --group macos
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
@@ -73,6 +80,9 @@ stubs: $(VENV)/.installed
 
 sanitize: $(VENV)/.test
 	tools/sanitize.sh $(BIN)
+
+wheel-macos: $(VENV)/.macos
+	$(BIN)/python tools/macos/build_wheel.py dist
 
 clean:
 	rm -rf $(VENV) build dist

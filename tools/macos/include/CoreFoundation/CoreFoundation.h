@@ -1,0 +1,3 @@
+// Stand-in for Apple's header: the only name of it that metal-cpp uses.
+#pragma once
+typedef double CFTimeInterval;
