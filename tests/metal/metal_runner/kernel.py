@@ -18,6 +18,7 @@ from .signature import Parameter, Signature
 from .toolchain import Mode, places
 
 Value = NDArray[Any] | bytes | bool | int | float
+Buffers = Mapping[str, Value] | Mapping[int, Value] | Mapping[str | int, Value] | Sequence[Value]
 Order = Literal["forward", "backward", "shuffled"]
 
 _ELEMENTS: dict[str, type[np.generic]] = {
@@ -39,7 +40,7 @@ class Kernel:
 
     def run(
         self,
-        buffers: Mapping[str | int, Value] | Sequence[Value],
+        buffers: Buffers,
         *,
         threads: Sequence[int],
         threadgroups: Sequence[int] | None = None,
@@ -112,7 +113,7 @@ class Kernel:
 
     def run_in_orders(
         self,
-        buffers: Mapping[str | int, Value] | Sequence[Value],
+        buffers: Buffers,
         *,
         orders: int = 4,
         **how: Any,
@@ -130,9 +131,7 @@ class Kernel:
                 raise KernelError(message, other)
         return first
 
-    def _by_index(
-        self, buffers: Mapping[str | int, Value] | Sequence[Value]
-    ) -> dict[int, tuple[Parameter, NDArray[Any]]]:
+    def _by_index(self, buffers: Buffers) -> dict[int, tuple[Parameter, NDArray[Any]]]:
         declared = self.signature.buffers
         if not isinstance(buffers, Mapping):
             buffers = {p.index: v for p, v in zip(declared, buffers, strict=True)}

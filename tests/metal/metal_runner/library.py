@@ -16,7 +16,7 @@ from .signature import Parameter, Signature
 from .spaces import check_address_spaces
 from .tokens import Source
 from .toolchain import Mode, cached, content_key, preprocess
-from .translate import Constant, Translation, translate
+from .translate import Constant, Constants, Translation, translate
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ class Library:
             defines=defines,
         )
 
-    def kernel(self, name: str, *, constants: Mapping[str | int, Constant] | None = None) -> Kernel:
-        """The kernel of this host name, with function constants by name or index.
+    def kernel(self, name: str, *, constants: Constants | None = None) -> Kernel:
+        """The kernel of this host name, with values for its function constants.
 
         Raises SourceError if there is none of that name or the source cannot be read.
         """
-        fixed = tuple(sorted((constants or {}).items(), key=str))
+        fixed = tuple(sorted((constants or {}).items()))
         signature = self._translation(fixed).signatures.get(name)
         if signature is None:
             names = ", ".join(sorted(self._translation(fixed).signatures))
@@ -88,9 +88,7 @@ class Library:
         """Host names of all kernels and instantiations."""
         return sorted(self._translation(()).signatures)
 
-    def address_space_errors(
-        self, constants: Mapping[str | int, Constant] | None = None
-    ) -> list[str]:
+    def address_space_errors(self, constants: Constants | None = None) -> list[str]:
         """What Apple's compiler would refuse for its address spaces or types, a line each."""
         return check_address_spaces(self._preprocessed, constants or {})
 
@@ -98,10 +96,10 @@ class Library:
     def _preprocessed(self) -> str:
         return preprocess(self.text, self.name, self.folders, dict(self.defines))
 
-    def _translation(self, constants: tuple[tuple[str | int, Constant], ...]) -> _Cached:
+    def _translation(self, constants: tuple[tuple[str, Constant], ...]) -> _Cached:
         return _cached_translation(self._preprocessed, constants)
 
-    def _build(self, constants: tuple[tuple[str | int, Constant], ...], mode: Mode) -> Built:
+    def _build(self, constants: tuple[tuple[str, Constant], ...], mode: Mode) -> Built:
         translation = self._translation(constants)
         return build(translation.text, mode, translation.statements)
 
@@ -116,9 +114,7 @@ class _Cached:
 
 
 @functools.lru_cache(maxsize=64)
-def _cached_translation(
-    preprocessed: str, constants: tuple[tuple[str | int, Constant], ...]
-) -> _Cached:
+def _cached_translation(preprocessed: str, constants: tuple[tuple[str, Constant], ...]) -> _Cached:
     def make(to: Path) -> None:
         done = translate(preprocessed, dict(constants), check=False)
         text = f'#include "metal_runner.h"\n{done.text}\n{_entries(done)}'

@@ -8,18 +8,18 @@ it has no locals, methods or copies of structs in a space. Nothing is run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from .overloads import declarations
 from .signature import ADDRESS_SPACES
 from .tokens import Source
 from .toolchain import check_syntax
-from .translate import Constant, translate
+from .translate import Constants, translate
 
 _TOLD = re.compile(r"error:|note: candidate|note: in inst")
 
 
-def check_address_spaces(preprocessed: str, constants: Mapping[str | int, Constant]) -> list[str]:
+def check_address_spaces(preprocessed: str, constants: Constants) -> list[str]:
     """Errors of a preprocessed source, as the compiler words them; empty if there are none."""
     done = translate(preprocessed, constants, check=True)
     calls = []

@@ -38,7 +38,7 @@ _HEADERS = (
 
 _DIALECT = [
     "-std=c++17", "-nostdinc", "-fdeclspec", "-fsigned-char", "-fno-exceptions", "-fno-rtti",
-    "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno", "-fPIC", "-g",
+    "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno", "-fPIC", "-g1",
     # half rounds after every operation, and a literal without suffix is a float.
     "-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-cl-single-precision-constant",
     # A float that was never set is NaN.

@@ -25,6 +25,7 @@ from .signature import ADDRESS_SPACES, Signature, read_parameters
 from .tokens import Source
 
 Constant = bool | int | float
+Constants = Mapping[str, Constant]
 
 _OPENCL_SPACES = {
     "device": "__attribute__((opencl_global_device))",
@@ -42,14 +43,14 @@ class Translation:
     """A translated source.
 
     ``kernels``: by function name; ``instances``: host name to the expression that calls it;
-    ``constants``: name and index of every function constant; ``misplaced``: threadgroup
+    ``constants``: names of the function constants; ``misplaced``: threadgroup
     variables that stand outside of kernels, which Metal refuses.
     """
 
     text: str = ""
     kernels: dict[str, Signature] = field(default_factory=dict)
     instances: dict[str, str] = field(default_factory=dict)
-    constants: dict[str, int] = field(default_factory=dict)
+    constants: list[str] = field(default_factory=list)
     misplaced: list[str] = field(default_factory=list)
 
     def signature(self, host_name: str) -> Signature:
@@ -57,8 +58,8 @@ class Translation:
         return self.kernels[_function_of(self.instances[host_name])]
 
 
-def translate(text: str, constants: Mapping[str | int, Constant], *, check: bool) -> Translation:
-    """Translate a preprocessed source, with function constants by name or index.
+def translate(text: str, constants: Constants, *, check: bool) -> Translation:
+    """Translate a preprocessed source, with values for its function constants.
 
     ``check`` keeps address spaces, in OpenCL's words. Raises SourceError.
     """
@@ -81,8 +82,7 @@ def translate(text: str, constants: Mapping[str | int, Constant], *, check: bool
     for host_name, expression in result.instances.items():
         if _function_of(expression) not in result.kernels:
             raise SourceError(f"{host_name} instantiates {expression}, which is no kernel")
-    known = {*result.constants, *result.constants.values()}
-    unknown = ", ".join(str(c) for c in constants if c not in known)
+    unknown = ", ".join(c for c in constants if c not in result.constants)
     if unknown:
         raise SourceError(f"the source has no function constants {unknown}")
     return result
@@ -143,7 +143,7 @@ def _instantiation(source: Source, first: int, after: int, result: Translation) 
 
 
 def _function_constants(
-    source: Source, result: Translation, values: Mapping[str | int, Constant], check: bool
+    source: Source, result: Translation, values: Constants, check: bool
 ) -> None:
     tokens = source.tokens
     given: set[str] = set()
@@ -151,11 +151,11 @@ def _function_constants(
         if tokens[opening + 2].text != "function_constant":
             continue
         first = source.statement_start(opening)
-        index, name = int(tokens[opening + 4].text), tokens[opening - 1].text
+        name = tokens[opening - 1].text
         words = source.words(first, opening - 1)
         kind = " ".join(w for w in words if w not in ("constant", "const", "static"))
-        result.constants[name] = index
-        value = values.get(name, values.get(index))
+        result.constants.append(name)
+        value = values.get(name)
         if value is not None:
             given.add(name)
         literal = "" if value is None else str(value).lower() if isinstance(value, bool) else value
