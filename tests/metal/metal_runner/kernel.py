@@ -200,7 +200,8 @@ def _array(parameter: Parameter, value: Value) -> NDArray[Any]:
         if declared is None:
             raise TypeError(f"{parameter.name} is {parameter.element}: give it as an array")
         return np.array(value, declared)
-    fits = declared is None or value.dtype == np.uint8 or value.itemsize == declared().itemsize
+    bytes_of_anything = declared is None or declared is np.uint8 or value.dtype == np.uint8
+    fits = bytes_of_anything or value.itemsize == declared().itemsize
     if not fits:
         raise TypeError(f"{parameter.name} is {parameter.element}, not {value.dtype}")
     return np.ascontiguousarray(value)
