@@ -13,6 +13,7 @@
 #include "gated_delta.h"
 #include "gather_quantized_matmul.h"
 #include "info.h"
+#include "kl_divergence.h"
 #include "quantized_matmul.h"
 
 namespace nb = nanobind;
@@ -69,6 +70,10 @@ NB_MODULE(_core, m) {
   m.def("attention", &mixbit::attention, "q"_a, "k"_a, "v"_a, nb::kw_only(), "scale"_a,
         "causal"_a = false, "mask"_a = nb::none(), "stream"_a = nb::none(),
         "softmax(scale q kᵀ + mask) v: q [B, H, T, D], k and v [B, Hk, S, D] -> [B, H, T, D].");
+
+  m.def("kl_divergence", &mixbit::kl_divergence, "p_hidden"_a, "p_head"_a, "q_hidden"_a,
+        "q_head"_a.none(), "targets"_a, nb::kw_only(), "vocabulary"_a, "stream"_a = nb::none(),
+        "Softmax statistics of two models' logits, tile by tile: float64 [T, tiles, fields].");
 
   mixbit::bind_launch_plans(m);
 

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from mixbit.kld.documents import Document
 from mixbit.kld.result import KLDResult
 from mixbit.kld.rows import score_rows
+from mixbit.kld.stream import Protocol, Stream
 
 
 def definition(reference: np.ndarray, candidate: np.ndarray) -> np.ndarray:
@@ -17,6 +19,11 @@ def definition(reference: np.ndarray, candidate: np.ndarray) -> np.ndarray:
 
     p, q = log_softmax(reference), log_softmax(candidate)
     return (np.exp(p) * (p - q)).sum(axis=1)
+
+
+def first_five(logits: np.ndarray) -> np.ndarray:
+    order = np.argsort(-logits, axis=1, kind="stable")[:, :5]
+    return np.pad(order, ((0, 0), (0, max(0, 5 - order.shape[1]))), constant_values=-1)
 
 
 def row(*logits: float) -> np.ndarray:
@@ -37,7 +44,11 @@ def test_rows_follow_the_definition(shape: tuple[int, int]) -> None:
     shifted = reference.astype(np.longdouble) - reference.max(axis=1, keepdims=True)
     nll = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(shape[0]), targets]
     np.testing.assert_allclose(scores.nll_reference, nll, rtol=1e-12, atol=1e-14)
-    np.testing.assert_array_equal(scores.top1, reference.argmax(1) == candidate.argmax(1))
+    for logits, top in ((reference, scores.top_reference), (candidate, scores.top_candidate)):
+        np.testing.assert_array_equal(top, first_five(logits))
+    np.testing.assert_allclose(
+        scores.reverse, definition(candidate, reference), rtol=1e-10, atol=1e-14
+    )
 
 
 def test_rows_do_not_depend_on_each_other() -> None:
@@ -110,12 +121,22 @@ def test_row_with_everything_ruled_out_is_nan() -> None:
 
 def result(kld: list[float], document: list[int]) -> KLDResult:
     size = len(kld)
+    # A document of n + 1 tokens has n predictions.
+    lengths = np.bincount(document) + 1
+    stream = Stream.of(
+        [Document([0] * int(length)) for length in lengths], Protocol(window=None, score="all")
+    )
+    top = np.tile(np.arange(5), (size, 1))
+    other = top.copy()
+    other[::4, :2] = [9, 0]
     return KLDResult(
         kld=np.array(kld),
+        reverse=np.full(size, 0.25),
         nll_reference=np.full(size, np.log(2.0)),
-        nll_candidate=np.full(size, np.log(3.0)),
-        top1=np.arange(size) % 4 != 0,
-        document=np.array(document),
+        nll_candidate=np.full(size, np.log(4.0)),
+        top_reference=top,
+        top_candidate=other,
+        stream=stream,
         vocab_size=5,
     )
 
@@ -130,7 +151,12 @@ def test_summary_of_known_values() -> None:
     assert found == pytest.approx([500, 900, 950, 990, 999])
     assert summary["top1"] == pytest.approx(750 / 1001)
     assert summary["ppl_reference"] == pytest.approx(2)
-    assert summary["ppl_candidate"] == pytest.approx(3)
+    assert summary["ppl_candidate"] == pytest.approx(4)
+    assert summary["ppl_ratio"] == pytest.approx(2)
+    assert summary["reverse_mean"] == 0.25
+    assert summary["delta_p_mean"] == pytest.approx(-0.25)
+    assert summary["delta_p_rms"] == pytest.approx(0.25)
+    assert summary["top5"] == pytest.approx(1 - 251 * 0.2 / 1001)
     assert summary["se"] is None  # nothing to cluster by
 
 

@@ -145,6 +145,28 @@ static constexpr size_t attention_scratch(int rows, int D) {
   return 2 * (rows + kKeyBlock) * padded + size_t(rows) * (kKeyBlock + 3);
 }
 
+// Width of a vocabulary tile: whole panels, and the logits of kPanelRows rows of both models fit
+// L2.
+constexpr int kVocabularyTile = 32 * kPanelColumns;
+constexpr int kTop = 5;  // largest logits that are told of each model
+
+static constexpr int vocabulary_tiles(int vocabulary) {
+  return (vocabulary + kVocabularyTile - 1) / kVocabularyTile;
+}
+
+// What two rows of logits, p and q, have over one tile of the vocabulary. Sums are over tokens i:
+struct LogitTile {
+  double max_p, sum_p;  // largest logit; Σ exp(p_i − max_p)
+  double max_q, sum_q;
+  double forward;                          // Σ exp(p_i − max_p) (p_i − q_i)
+  double reverse;                          // Σ exp(q_i − max_q) (q_i − p_i)
+  double target_p, target_q;               // logits of the row's target; 0 if it is in another tile
+  double top_p[kTop], top_p_tokens[kTop];  // largest first; −∞ and −1 where there are fewer
+  double top_q[kTop], top_q_tokens[kTop];
+};
+
+constexpr int kLogitFields = sizeof(LogitTile) / sizeof(double);
+
 struct Kernels {
   const char* name;
   // dst[i] = src[i] in fp32, for rows of `count` values written `dst_stride` apart, zero-padded.
@@ -168,6 +190,9 @@ struct Kernels {
                  size_t y_offset, size_t y_stride);
   // Query steps [step0, step0 + steps) of the heads that share kv_head.
   void (*attention)(const Attention&, int b, int kv_head, int step0, int steps, float* scratch);
+  // `count` tokens from `first` on: p's logits and q's, or with `is_difference` p less q.
+  void (*logit_tile)(const float* p, const float* second, bool is_difference, int count, int first,
+                     int target, LogitTile& out);
 };
 
 extern const Kernels portable_kernels;

@@ -5,6 +5,7 @@
 #include "cpu/attention_impl.h"
 #include "cpu/delta_net_impl.h"
 #include "cpu/gated_delta_impl.h"
+#include "cpu/kl_divergence_impl.h"
 #include "cpu/matmul_impl.h"
 #include "cpu/matmul_int16_impl.h"
 // clang-format on
@@ -23,6 +24,7 @@ const Kernels avx2_kernels = {
     avx2::delta_net_norm,
     avx2::swiglu,
     avx2::attention,
+    avx2::logit_tile,
 };
 
 }  // namespace mixbit::cpu

@@ -5,6 +5,7 @@
 #include "cpu/attention_impl.h"
 #include "cpu/delta_net_impl.h"
 #include "cpu/gated_delta_impl.h"
+#include "cpu/kl_divergence_impl.h"
 #include "cpu/matmul_impl.h"
 #include "cpu/matmul_int16_impl.h"
 // clang-format on
@@ -23,6 +24,7 @@ const Kernels portable_kernels = {
     portable::delta_net_norm,
     portable::swiglu,
     portable::attention,
+    portable::logit_tile,
 };
 
 }  // namespace mixbit::cpu

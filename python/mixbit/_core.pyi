@@ -47,6 +47,11 @@ def attention(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, *, scale:
     softmax(scale q kᵀ + mask) v: q [B, H, T, D], k and v [B, Hk, S, D] -> [B, H, T, D].
     """
 
+def kl_divergence(p_hidden: mlx.core.array, p_head: Weight, q_hidden: mlx.core.array, q_head: Weight | None, targets: mlx.core.array, *, vocabulary: int, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
+    """
+    Softmax statistics of two models' logits, tile by tile: float64 [T, tiles, fields].
+    """
+
 class Launch:
     """One launch of a Metal kernel: csrc/gpu/launch_plan.h."""
 

@@ -12,18 +12,24 @@ from types import ModuleType
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
 
 from mixbit import stock
 from mixbit.backend import native_here
+from mixbit.stock import TOP, LogitFields
 from mixbit.weight import Weight
 
 __all__ = [
+    "TOP",
+    "LogitFields",
     "Weight",
     "attention",
     "delta_net",
     "gated_delta",
     "gather_linear",
     "gather_quantized_matmul",
+    "kl_divergence",
     "linear",
     "matmul",
     "quantized_matmul",
@@ -307,3 +313,45 @@ def delta_net(
     y = stock.gated_norm(y, z, norm_weight, eps)
     taken = stock.last_steps(conv_input, conv_weight.shape[1] - 1, lengths)
     return y, taken, state
+
+
+def kl_divergence(
+    p_hidden: mx.array,
+    p_head: Weight,
+    q_hidden: mx.array,
+    q_head: Weight | None,
+    targets: mx.array,
+    *,
+    vocabulary: int,
+) -> npt.NDArray[np.float64]:
+    """Softmax statistics of two models' logits over tiles of the vocabulary, logits never stored.
+
+    Logits come from fp32 sums and everything after them is fp64. Rows and tiles are independent of
+    each other and of the number of either. :func:`mixbit.kld.rows.merge_tiles` makes divergences of
+    the tiles.
+
+    Args:
+        p_hidden: last hidden states [T, K] of the reference.
+        p_head: its output head [N, K].
+        q_hidden: those of the candidate, [T, K'].
+        q_head: its head [N', K'], or ``None`` if it is the reference's own. Then q's logits are
+            p's less the head's product with ``p_hidden - q_hidden``, so that a small divergence is
+            not lost in the rounding of large logits.
+        targets: tokens [T] whose logits are wanted.
+        vocabulary: the softmax runs over tokens 0 to ``vocabulary`` - 1; further rows of a head
+            only pad it.
+
+    Returns:
+        float64 [T, tiles, fields], which :class:`LogitFields` names.
+
+    Raises:
+        ValueError: for shapes, dtypes or formats that do not fit together.
+    """
+    if (core := native_here()) is not None:
+        head = None if q_head is None else _native(core, q_head)
+        return np.asarray(
+            core.kl_divergence(
+                p_hidden, _native(core, p_head), q_hidden, head, targets, vocabulary=vocabulary
+            )
+        )
+    return stock.kl_divergence(p_hidden, p_head, q_hidden, q_head, targets, vocabulary)

@@ -7,18 +7,32 @@ it is heavy, and the native path needs none of it.
 from __future__ import annotations
 
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
 
 from mixbit.weight import Weight
 
 __all__ = [
+    "TOP",
+    "LogitFields",
     "convolved",
     "decay",
     "gated_delta",
     "gated_norm",
+    "kl_divergence",
     "last_steps",
+    "logit_tiles",
     "matmul",
     "swiglu",
 ]
+
+Array = npt.NDArray[np.float64]
+
+TOP = 5
+"""Largest logits of which the statistics tell."""
+
+# Rows are worked off in groups of about this many logits, so that the fp64 temporaries stay small.
+_GROUP_ELEMENTS = 1 << 18
 
 
 def matmul(x: mx.array, weight: Weight) -> mx.array:
@@ -123,3 +137,113 @@ def last_steps(conv_input: mx.array, count: int, lengths: mx.array | None) -> mx
     ends = mx.clip(lengths, 0, steps)
     positions = (ends[:, None] + mx.arange(count))[..., None]
     return mx.take_along_axis(conv_input, positions, axis=1)
+
+
+class LogitFields:
+    """The columns of a tile's statistics, ``[rows, tiles, fields]``, by name.
+
+    For logits p and q: ``max_p`` and ``sum_p`` = sum exp(p - max_p), likewise ``max_q`` and
+    ``sum_q``; ``forward`` = sum exp(p - max_p) (p - q), ``reverse`` = sum exp(q - max_q) (q - p),
+    where a token that one side rules out (-inf) weighs nothing there; ``target_p`` and
+    ``target_q``, 0 where the target is in another tile, all ``[rows, tiles]``. The largest logits
+    of each side, largest first, with their tokens, ``[rows, tiles, TOP]``: -inf and -1 where there
+    are fewer.
+    """
+
+    COUNT = 8 + 4 * TOP
+
+    def __init__(self, tiles: Array) -> None:
+        """Views into ``tiles``; writing to them writes there."""
+        (
+            self.max_p, self.sum_p, self.max_q, self.sum_q,
+            self.forward, self.reverse, self.target_p, self.target_q,
+        ) = np.moveaxis(tiles[..., :8], -1, 0)  # fmt: skip
+        self.top_p, self.top_p_tokens, self.top_q, self.top_q_tokens = np.split(
+            tiles[..., 8:], 4, axis=-1
+        )
+
+
+def kl_divergence(
+    p_hidden: mx.array,
+    p_head: Weight,
+    q_hidden: mx.array,
+    q_head: Weight | None,
+    targets: mx.array,
+    vocabulary: int,
+) -> Array:
+    """As :func:`mixbit.ops.kl_divergence`, the logits of all rows held at once, in one tile."""
+
+    def logits(hidden: mx.array, head: Weight) -> npt.NDArray[np.float32]:
+        return np.asarray(matmul(hidden.astype(mx.float32), head._replace(dtype=None)))
+
+    return logit_tiles(
+        logits(p_hidden, p_head)[:, :vocabulary],
+        logits(q_hidden, p_head if q_head is None else q_head)[:, :vocabulary],
+        np.asarray(targets.astype(mx.int64)),
+    )
+
+
+def logit_tiles(
+    p: npt.NDArray[np.float32], q: npt.NDArray[np.float32], targets: npt.NDArray[np.int64]
+) -> Array:
+    """Statistics of logits that are at hand.
+
+    Args:
+        p: the reference's logits ``[rows, vocab]``, float32.
+        q: the candidate's.
+        targets: ``[rows]``.
+
+    Returns:
+        ``[rows, 1, LogitFields.COUNT]``: the whole vocabulary as one tile.
+    """
+    rows, vocab = p.shape
+    tiles = np.empty((rows, 1, LogitFields.COUNT))
+    step = max(1, _GROUP_ELEMENTS // vocab)
+    for begin in range(0, rows, step):
+        group = slice(begin, begin + step)
+        _fill(LogitFields(tiles[group]), p[group], q[group], targets[group])
+    return tiles
+
+
+def _fill(
+    fields: LogitFields,
+    p: npt.NDArray[np.float32],
+    q: npt.NDArray[np.float32],
+    targets: npt.NDArray[np.int64],
+) -> None:
+    x, y = p.astype(np.float64), q.astype(np.float64)
+    row = np.arange(len(x))
+    with np.errstate(invalid="ignore", over="ignore"):
+        fields.max_p[:, 0], fields.sum_p[:, 0], fields.forward[:, 0] = _side(x, y)
+        fields.max_q[:, 0], fields.sum_q[:, 0], fields.reverse[:, 0] = _side(y, x)
+    fields.target_p[:, 0], fields.target_q[:, 0] = x[row, targets], y[row, targets]
+    fields.top_p[:, 0], fields.top_p_tokens[:, 0] = _largest(x)
+    fields.top_q[:, 0], fields.top_q_tokens[:, 0] = _largest(y)
+
+
+def _side(x: Array, other: Array) -> tuple[Array, Array, Array]:
+    """Maximum, sum of exponentials and cost of ``x`` against ``other``, each ``[rows]``."""
+    top = x.max(axis=1)
+    weights = np.exp(x - top[:, None])
+    cost = weights * (x - other)
+    # A token that this side rules out weighs nothing, whatever the other says; one that only the
+    # other rules out costs infinity, also where its weight underflows to zero.
+    cost[np.isneginf(x)] = 0
+    cost[np.isneginf(other) & ~np.isneginf(x)] = np.inf
+    return top, weights.sum(axis=1), cost.sum(axis=1)
+
+
+def _largest(x: Array) -> tuple[Array, Array]:
+    """The ``TOP`` largest of each row and their places, the first first where two are equal."""
+    values = np.full((len(x), TOP), -np.inf)
+    tokens = np.full((len(x), TOP), -1.0)
+    for row, logits in enumerate(np.where(np.isnan(x), -np.inf, x)):
+        kept = min(TOP, len(logits))
+        least = np.partition(logits, -kept)[-kept]
+        found = (
+            np.flatnonzero(logits >= least) if least > -np.inf else np.flatnonzero(logits > least)
+        )
+        found = found[np.argsort(-logits[found], kind="stable")][:TOP]
+        values[row, : len(found)] = logits[found]
+        tokens[row, : len(found)] = found
+    return values, tokens

@@ -156,6 +156,8 @@ def _quality(
             tiny_data("kld_eval"),
             tokenizer=tokenizer,
             num_samples=documents,
+            window=None,
+            score="all",
             batch_size=_BATCH,
             chunk_size=128,
             progress=progress,

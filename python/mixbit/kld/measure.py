@@ -1,59 +1,84 @@
-"""The measurement: two models side by side over the same held-out text."""
+"""The measurement: models side by side over the same held-out text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import mlx.nn as nn
-import numpy as np
-import numpy.typing as npt
 
 from mixbit.errors import MixbitError
-from mixbit.integration import load
-from mixbit.kld.batches import Chunk, make_batches, make_chunks
-from mixbit.kld.documents import check_documents, read_documents
-from mixbit.kld.logits import Scorer
+from mixbit.integration import resolve
+from mixbit.kld.cache import ReferenceCache, model_hash
+from mixbit.kld.llama_cpp import LlamaCppPair
+from mixbit.kld.memory import fitted
+from mixbit.kld.ranks import ranks
+from mixbit.kld.reference import (
+    Data,
+    LiveReference,
+    Model,
+    Progress,
+    Reference,
+    open_model,
+    open_reference,
+)
 from mixbit.kld.result import KLDResult
-from mixbit.kld.rows import score_rows
-
-Model = str | Path | nn.Module
-Progress = Callable[[int, int], None]
+from mixbit.kld.rows import RowScores
+from mixbit.kld.saved import ScoreFolder
+from mixbit.kld.scorer import HeadPair, Pair, Scorer
+from mixbit.kld.sizes import Sizes
+from mixbit.kld.stream import Protocol
+from mixbit.kld.windows import Chunk, chunks_of
 
 
 def measure(
     model: Model,
     reference: Model,
-    data: str | Path | Sequence[Sequence[int]],
+    data: Data | None = None,
     *,
     tokenizer: Any = None,
     num_samples: int | None = None,
+    window: int | None = 512,
+    score: str = "half",
     batch_size: int = 8,
     chunk_size: int = 512,
     block_size: int = 128,
+    memory: float | None = None,
+    llama_cpp: bool = False,
+    keep: str | Path | None = None,
     progress: Progress | None = None,
 ) -> KLDResult:
     """Exact KL(reference || model) over the full vocabulary, token by token.
 
-    Logits are computed in fp32 from each model's own final hidden states, a block of rows at a
-    time, and everything after them is fp64, so that the block size changes nothing. Batch and
-    chunk size change no more than the rounding inside a model whose activations have 16 bits.
-    Documents never see each other and padding is never scored.
+    Logits come from fp32 sums over each model's own final hidden states and are never stored;
+    everything after them is fp64, so that the block size changes nothing. Batch and chunk size
+    change no more than the rounding inside a model whose activations have 16 bits. Documents never
+    see each other and padding is never scored.
 
     The softmax runs over the tokens that both heads and the tokenizer know: rows that only pad the
     vocabulary take no part.
 
     Args:
         model: the candidate: a folder, a hub id or a loaded mlx-lm model.
-        reference: what it is held against, likewise.
-        data: a JSONL file of conversations or text, or documents as lists of token ids.
+        reference: what it is held against, likewise, or the folder of a cache that
+            :func:`mixbit.kld.make_reference` made.
+        data: a data file (see :func:`mixbit.kld.documents.read_documents`), or documents as lists
+            of token ids; none with a cache, which holds its own.
         tokenizer: needed for a data file when both models are given loaded; otherwise it comes
             with the model.
         num_samples: use only the first so many documents.
-        batch_size: documents run together.
-        chunk_size: tokens of each document run at a time (the rest follows through the cache).
-        block_size: rows of logits held at a time, per model.
+        window: tokens of the windows that documents are cut into, each from an empty context;
+            ``None`` for whole documents. A cache has its own protocol.
+        score: ``"half"`` counts the predictions in the second half of each window, ``"all"`` all.
+        batch_size: windows run together.
+        chunk_size: tokens of each window run at a time (the rest follows through the cache).
+        block_size: hidden states that meet the heads at a time.
+        memory: GB that the run may take, models included; the batch is made as small as that asks.
+        llama_cpp: give llama.cpp's numbers, in full windows only and with what its 16-bit storage
+            does to them (see :mod:`mixbit.kld.llama_cpp`), instead of exact ones.
+        keep: a folder to keep results in, unit by unit: if the run ends early, the same call goes
+            on from there. Only for models that are folders.
         progress: called with (scored tokens so far, all of them); what it raises ends the work.
 
     Raises:
@@ -65,9 +90,14 @@ def measure(
         data,
         tokenizer=tokenizer,
         num_samples=num_samples,
+        window=window,
+        score=score,
         batch_size=batch_size,
         chunk_size=chunk_size,
         block_size=block_size,
+        memory=memory,
+        llama_cpp=llama_cpp,
+        keep=keep,
         progress=progress,
     )
     return result
@@ -76,118 +106,116 @@ def measure(
 def measure_many(
     models: Sequence[Model],
     reference: Model,
-    data: str | Path | Sequence[Sequence[int]],
+    data: Data | None = None,
     *,
     tokenizer: Any = None,
     num_samples: int | None = None,
+    window: int | None = 512,
+    score: str = "half",
     batch_size: int = 8,
     chunk_size: int = 512,
     block_size: int = 128,
+    memory: float | None = None,
+    llama_cpp: bool = False,
+    keep: str | Path | None = None,
     progress: Progress | None = None,
 ) -> list[KLDResult]:
     """:func:`measure` for several candidates, all in memory, with one run of the reference."""
-    _check_positive(
-        batch_size=batch_size,
-        chunk_size=chunk_size,
-        block_size=block_size,
-        num_samples=1 if num_samples is None else num_samples,
-    )
-    opened = [_open(model, tokenizer) for model in models]
-    reference_model, reference_tokenizer = _open(reference, tokenizer)
-    known = _common_tokenizer([own for _, own in opened], reference_tokenizer)
-    documents = _documents(data, known)[:num_samples]
-    candidates, base = [Scorer(model) for model, _ in opened], Scorer(reference_model)
-    heads = min(scorer.vocab_size() for scorer in (base, *candidates))
-    vocab_size = min(heads, _tokenizer_size(known))
-    check_documents(documents, vocab_size)
-    offsets = np.cumsum([0, *(max(len(document) - 1, 0) for document in documents)])
-    results = [_empty_result(offsets, vocab_size) for _ in candidates]
+    sizes = Sizes(batch_size, chunk_size, block_size)
+    opened = [open_model(model, tokenizer) for model in models]
+    if tokenizer is None:
+        tokenizer = next((own for _, own in opened if own is not None), None)
+    protocol = Protocol(window, score, full_windows=llama_cpp)
+    base = open_reference(reference, data, tokenizer, num_samples, protocol)
+    if llama_cpp and not base.stream.protocol.full_windows:
+        raise MixbitError(f"{reference} was not made with --llama-cpp; its windows are others.")
+    base.check_tokenizers([own for _, own in opened])
+    candidates = [Scorer(model) for model, _ in opened]
+    known = base.head.rows if llama_cpp else base.vocab_size
+    vocab_size = min(known, *(candidate.head.rows for candidate in candidates))
+    base.stream.check(vocab_size)
+    pair = LlamaCppPair if llama_cpp else HeadPair
+    pairs = [pair(base.head, candidate.head, vocab_size) for candidate in candidates]
+    mode = "llama.cpp" if llama_cpp else "exact"
+    kept = None if keep is None else _folder(Path(keep), models, reference, base, vocab_size, mode)
+    running = [*candidates, base.scorer] if isinstance(base, LiveReference) else candidates
+    with fitted(memory, running, base.stream, sizes) as fitting:
+        results = score_stream(candidates, pairs, base, fitting, kept, progress)
+    return [KLDResult.of(scores, base.stream, vocab_size) for scores in results]
+
+
+def score_stream(
+    candidates: Sequence[Scorer],
+    pairs: Sequence[Pair],
+    base: Reference,
+    sizes: Sizes,
+    kept: ScoreFolder | None,
+    progress: Progress | None,
+) -> list[RowScores]:
+    """Scores of every scored token of the reference's stream, for each candidate.
+
+    Units that ``kept`` has are not scored again, and the others are put there.
+    """
+    stream = base.stream
+    results = [RowScores.empty(stream.scored) for _ in candidates]
     done = 0
-    for batch in make_batches(documents, batch_size):
-        for scorer in (base, *candidates):
-            scorer.start()
-        for chunk in make_chunks(batch, chunk_size):
-            at = offsets[chunk.documents] + chunk.positions
-            _score_chunk(candidates, base, chunk, block_size, at, results)
-            done += len(at)
+
+    def score(index: int, unit: range) -> None:
+        nonlocal done
+        rows = stream.unit_rows(unit)
+        finished = None if kept is None else kept.get(index)
+        if finished is not None:
+            for result, scores in zip(results, finished, strict=True):
+                result.put(rows, scores)
+            done += rows.stop - rows.start
+            return
+        base.open_unit(index)
+        for chunk in chunks_of(stream, unit, sizes.batch, sizes.chunk):
+            _score_chunk(candidates, pairs, base, chunk, sizes.block, results)
+            done += len(chunk.rows)
             if progress is not None:
-                progress(done, int(offsets[-1]))
-    return results
+                progress(min(done * ranks().count, stream.scored), stream.scored)
+        if kept is not None:
+            kept.put(index, [result.part(rows) for result in results])
+
+    ranks().mine(stream.units, score)
+    return [result.map(ranks().add) for result in results]
 
 
 def _score_chunk(
     candidates: Sequence[Scorer],
-    base: Scorer,
+    pairs: Sequence[Pair],
+    base: Reference,
     chunk: Chunk,
-    block_size: int,
-    at: npt.NDArray[np.int64],
-    results: Sequence[KLDResult],
+    block: int,
+    results: Sequence[RowScores],
 ) -> None:
-    """Score a chunk under every candidate and put the rows ``at`` their places in the results."""
-    base_hidden = base.hidden(chunk.tokens, chunk.flat)
-    hidden = [candidate.hidden(chunk.tokens, chunk.flat) for candidate in candidates]
-    for begin in range(0, len(at), block_size):
-        rows = slice(begin, begin + block_size)
-        base_logits = base.logits(base_hidden[rows], results[0].vocab_size)
-        for candidate, states, result in zip(candidates, hidden, results, strict=True):
-            logits = candidate.logits(states[rows], result.vocab_size)
-            scores = score_rows(base_logits, logits, chunk.targets[rows])
-            result.kld[at[rows]] = scores.kld
-            result.nll_reference[at[rows]] = scores.nll_reference
-            result.nll_candidate[at[rows]] = scores.nll_candidate
-            result.top1[at[rows]] = scores.top1
+    expected = base.hidden(chunk)
+    for candidate, pair, result in zip(candidates, pairs, results, strict=True):
+        hidden = candidate.hidden(chunk)
+        for begin in range(0, len(chunk.rows), block):
+            rows = slice(begin, begin + block)
+            scores = pair.score(expected[rows], hidden[rows], chunk.targets[rows])
+            result.put(chunk.rows[rows], scores)
 
 
-def _empty_result(offsets: npt.NDArray[np.int64], vocab_size: int) -> KLDResult:
-    tokens = int(offsets[-1])
-    return KLDResult(
-        kld=np.full(tokens, np.nan),
-        nll_reference=np.full(tokens, np.nan),
-        nll_candidate=np.full(tokens, np.nan),
-        top1=np.zeros(tokens, dtype=np.bool_),
-        document=np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)),
-        vocab_size=vocab_size,
+def _folder(
+    folder: Path,
+    models: Sequence[Model],
+    reference: Model,
+    base: Reference,
+    vocab_size: int,
+    mode: str,
+) -> ScoreFolder:
+    """The folder that keeps the results of these models."""
+    if any(isinstance(model, nn.Module) for model in (*models, reference)):
+        raise MixbitError("Results can be kept of models that are folders, not of loaded ones.")
+    identity = (
+        base.manifest["model"]
+        if isinstance(base, ReferenceCache)
+        else {"name": Path(str(reference)).name, "sha256": model_hash(resolve(str(reference)))}
     )
-
-
-def _check_positive(**sizes: int) -> None:
-    for name, value in sizes.items():
-        if value < 1:
-            raise MixbitError(f"{name} must be at least 1, not {value}.")
-
-
-def _open(model: Model, tokenizer: Any) -> tuple[nn.Module, Any]:
-    if isinstance(model, nn.Module):
-        return model, tokenizer
-    loaded, own_tokenizer = load(str(model))
-    return loaded, own_tokenizer
-
-
-def _common_tokenizer(candidates: Sequence[Any], reference: Any) -> Any:
-    """The one tokenizer of all models, or None if every one came without."""
-    distinct = {id(own): own for own in (reference, *candidates) if own is not None}
-    if not distinct:
-        return None
-    first, *others = distinct.values()
-    if any(other.get_vocab() != first.get_vocab() for other in others):
-        raise MixbitError(
-            "The models have different tokenizers; a divergence needs one vocabulary."
-        )
-    return first
-
-
-def _tokenizer_size(tokenizer: Any) -> int:
-    """One more than the tokenizer's highest token id; without a tokenizer there is no limit."""
-    if tokenizer is None:
-        return int(np.iinfo(np.int32).max)
-    return 1 + max(tokenizer.get_vocab().values())
-
-
-def _documents(
-    data: str | Path | Sequence[Sequence[int]], tokenizer: Any
-) -> Sequence[Sequence[int]]:
-    if not isinstance(data, (str, Path)):
-        return data
-    if tokenizer is None:
-        raise MixbitError("A data file needs tokenizer=... when both models are given loaded.")
-    return read_documents(Path(data), tokenizer)
+    paths = [resolve(str(model)) for model in models]
+    return ScoreFolder(
+        folder, paths, identity, base.tokenizer_sha256, base.stream, vocab_size, mode
+    )

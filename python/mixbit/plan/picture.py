@@ -3,11 +3,15 @@
 import io
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mixbit.checkpoint import write_bytes
 from mixbit.errors import MixbitError
 from mixbit.plan.model import Plan
 from mixbit.plan.report import module_class
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 _DENSE_BITS = 16
@@ -16,15 +20,23 @@ _DENSE_BITS = 16
 def draw(plan: Plan, path: Path | str) -> None:
     """Write the heat map as PNG, SVG or PDF, whichever the file's name asks for.
 
-    A row is a class of modules, a column a layer; modules outside of layers have a column of their
-    own at the left. The number in a cell is bits, and 16 stands for not quantised.
-
     Raises:
         MixbitError: the name asks for something else, or the file cannot be written.
     """
     path = Path(path)
     if path.suffix.lower() not in _SUFFIXES:
         raise MixbitError(f"{path} must end in {', '.join(_SUFFIXES)}.")
+    content = io.BytesIO()
+    heat_map(plan).savefig(content, format=path.suffix.lower().removeprefix("."), dpi=150)
+    write_bytes(path, content.getvalue())
+
+
+def heat_map(plan: Plan) -> "Figure":
+    """The picture of a plan.
+
+    A row is a class of modules, a column a layer; modules outside of layers have a column of their
+    own at the left. The number in a cell is bits, and 16 stands for not quantised.
+    """
     from matplotlib.figure import Figure
 
     cells = _cells(plan)
@@ -56,9 +68,7 @@ def draw(plan: Plan, path: Path | str) -> None:
     )
     axes.set_xlabel("layer", fontsize=8)
     axes.set_title(f"{plan.name}: bits", fontsize=9)
-    content = io.BytesIO()
-    figure.savefig(content, format=path.suffix.lower().removeprefix("."), dpi=150)
-    write_bytes(path, content.getvalue())
+    return figure
 
 
 def _cells(plan: Plan) -> dict[tuple[str, int], int]:

@@ -1,0 +1,275 @@
+"""The reference cache: a reference model's last hidden states, which are its logits exactly.
+
+A folder of safetensors files:
+
+- ``stream.safetensors``: the tokens and what the protocol says of them;
+- ``head.safetensors``: the output head, once;
+- ``hidden-00000.safetensors``, ...: ``hidden [tokens, size]``, a unit of the stream in each, in the
+  model's own dtype, of the scored tokens only;
+- ``manifest.json``: what all this is of, and the checksum of every file. It is written last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from safetensors.numpy import save as serialise
+
+from mixbit.checkpoint import open_checkpoint, read_json, write_json
+from mixbit.errors import MixbitError
+from mixbit.kld.files import JOB, begin, save, see_together, sha256
+from mixbit.kld.ranks import ranks
+from mixbit.kld.scorer import Head
+from mixbit.kld.stream import Protocol, Stream
+from mixbit.kld.windows import Chunk
+from mixbit.ops import Weight
+
+SCHEMA = "mixbit.kld-reference/1"
+MANIFEST = "manifest.json"
+_STREAM, _HEAD = "stream.safetensors", "head.safetensors"
+_HEAD_ARRAYS = ("w", "scales", "biases", "bias")
+
+
+def is_cache(path: Path | str) -> bool:
+    """Whether a folder is a reference cache, finished or not."""
+    folder = Path(path)
+    return any((folder / name).is_file() for name in (MANIFEST, JOB))
+
+
+def shard_name(unit: int) -> str:
+    """Name of the file of a unit's hidden states."""
+    return f"hidden-{unit:05d}.safetensors"
+
+
+def tokenizer_hash(tokenizer: Any) -> str | None:
+    """Checksum of a tokenizer's vocabulary; ``None`` without one."""
+    if tokenizer is None:
+        return None
+    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
+    return hashlib.sha256(vocabulary.encode()).hexdigest()
+
+
+def model_hash(folder: Path) -> str:
+    """Checksum of a model folder's config and weights."""
+    checkpoint = open_checkpoint(folder)
+    digest = hashlib.sha256(json.dumps(checkpoint.config, sort_keys=True).encode())
+    for file in checkpoint.files:
+        digest.update(f"{file.name} {sha256(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers come from."""
+    return {name: importlib.metadata.version(name) for name in ("mixbit", "mlx", "mlx-lm")}
+
+
+class CacheWriter:
+    """Fills a cache folder; units that are there already need not be made again."""
+
+    def __init__(
+        self,
+        folder: Path,
+        stream: Stream,
+        head: Weight,
+        hidden: mx.array,
+        description: dict[str, Any],
+    ) -> None:
+        """Begin or take up again; ``hidden`` has the dtype and width of all hidden states."""
+        self.folder, self._stream, self._head = folder, stream, head
+        self._width, self._itemsize = hidden.shape[-1], hidden.itemsize
+        self._job = {
+            "schema": SCHEMA,
+            **description,
+            "stream": stream.describe(),
+            "kinds": list(stream.kind_names),
+            "hidden": {"dtype": str(hidden.dtype).removeprefix("mlx.core."), "size": self._width},
+            "head": {"bits": head.bits, "group_size": head.group_size, "mode": head.mode},
+            "versions": versions(),
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the finished cache takes, give or take some headers."""
+        head = sum(array.nbytes for array in self._head_arrays().values())
+        return (
+            self._hidden_bytes(range(len(self._stream.units))) + head + self._stream.tokens.nbytes
+        )
+
+    def begin(self) -> None:
+        """Make the folder, see that the disk has room, and write the small files."""
+        if (self.folder / MANIFEST).exists():
+            raise MixbitError(f"{self.folder} holds a finished reference; name a new folder.")
+        if ranks().index == 0:
+            begin(self.folder, self._job)
+            self._refuse_full_disk()
+            save_arrays(self.folder / _STREAM, stream_arrays(self._stream))
+            arrays = self._head_arrays()
+            save(self.folder / _HEAD, lambda path: mx.save_safetensors(str(path), arrays))
+        see_together(self.folder)
+
+    def has(self, unit: int) -> bool:
+        """Whether a unit is finished."""
+        return (self.folder / shard_name(unit)).exists()
+
+    def put(self, unit: int, hidden: mx.array) -> None:
+        """Write a unit's hidden states ``[tokens, size]``."""
+        path = self.folder / shard_name(unit)
+        save(path, lambda beside: mx.save_safetensors(str(beside), {"hidden": hidden}))
+
+    def finish(self) -> None:
+        """Write the manifest."""
+        ranks().wait()
+        if ranks().index == 0:
+            names = [_HEAD, _STREAM, *map(shard_name, range(len(self._stream.units)))]
+            files = {
+                name: {
+                    "sha256": sha256(self.folder / name),
+                    "bytes": (self.folder / name).stat().st_size,
+                }
+                for name in names
+            }
+            write_json(self.folder / MANIFEST, {**self._job, "files": files})
+            (self.folder / JOB).unlink()
+        ranks().wait()
+
+    def _head_arrays(self) -> dict[str, mx.array]:
+        arrays = {name: getattr(self._head, name) for name in _HEAD_ARRAYS}
+        return {name: array for name, array in arrays.items() if array is not None}
+
+    def _hidden_bytes(self, units: Sequence[int]) -> int:
+        rows = (self._stream.unit_rows(self._stream.units[unit]) for unit in units)
+        return sum(slice_.stop - slice_.start for slice_ in rows) * self._width * self._itemsize
+
+    def _refuse_full_disk(self) -> None:
+        done = [unit for unit in range(len(self._stream.units)) if self.has(unit)]
+        needed = self.nbytes - self._hidden_bytes(done)
+        free = shutil.disk_usage(self.folder).free
+        if free < needed:
+            raise MixbitError(
+                f"The reference takes {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free "
+                f"at {self.folder}."
+            )
+
+
+class ReferenceCache:
+    """A finished cache, opened; every file is checked when it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the manifest, the stream and the head.
+
+        Raises:
+            MixbitError: the cache is unfinished, damaged or of another version.
+        """
+        self.folder = folder
+        if not (folder / MANIFEST).exists():
+            raise MixbitError(
+                f"The reference in {folder} is unfinished; run the command that makes it again."
+            )
+        self.manifest = read_json(folder / MANIFEST)
+        if self.manifest.get("schema") != SCHEMA:
+            raise MixbitError(
+                f"{folder / MANIFEST} has the schema {self.manifest.get('schema')!r}, not "
+                f"{SCHEMA}; make the reference again."
+            )
+        try:
+            self.stream = self._read_stream()
+            self.head = Head.of_weight(self._read_head())
+            self.vocab_size = int(self.manifest["vocab_size"])
+            self.tokenizer_sha256 = self.manifest["tokenizer_sha256"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise MixbitError(
+                f"{folder} is not a whole reference ({error!r}); make it again."
+            ) from None
+        self._first, self._hidden = 0, mx.zeros((0, 0))
+
+    def check_tokenizers(self, tokenizers: Sequence[Any]) -> None:
+        """Refuse candidates that speak another vocabulary."""
+        for tokenizer in tokenizers:
+            if None not in (tokenizer, self.tokenizer_sha256) and (
+                tokenizer_hash(tokenizer) != self.tokenizer_sha256
+            ):
+                raise MixbitError(
+                    "The models have different tokenizers; a divergence needs one vocabulary."
+                )
+
+    def open_unit(self, unit: int) -> None:
+        """Read a unit's hidden states."""
+        rows = self.stream.unit_rows(self.stream.units[unit])
+        hidden = self._read(shard_name(unit))["hidden"]
+        if hidden.shape != (rows.stop - rows.start, self.manifest["hidden"]["size"]):
+            raise MixbitError(f"{self.folder / shard_name(unit)} has a wrong shape; make it again.")
+        self._first, self._hidden = rows.start, hidden
+
+    def hidden(self, chunk: Chunk) -> mx.array:
+        """Hidden states ``[N, size]`` of a chunk of the open unit."""
+        return self._hidden[mx.array(chunk.rows - self._first)]
+
+    def _read(self, name: str) -> dict[str, mx.array]:
+        self._check(name)
+        arrays: Any = mx.load(str(self.folder / name))
+        mx.eval(arrays)
+        return arrays
+
+    def _check(self, name: str) -> None:
+        if sha256(self.folder / name) != self.manifest["files"][name]["sha256"]:
+            raise MixbitError(f"{self.folder / name} is damaged; make the reference again.")
+
+    def _read_stream(self) -> Stream:
+        self._check(_STREAM)
+        stream = stream_of(self.folder / _STREAM, self.manifest)
+        if stream.describe() != self.manifest["stream"]:
+            raise MixbitError(f"{self.folder / _STREAM} is not what its manifest says.")
+        return stream
+
+    def _read_head(self) -> Weight:
+        arrays, form = self._read(_HEAD), self.manifest["head"]
+        return Weight(
+            arrays["w"],
+            arrays.get("scales"),
+            arrays.get("biases"),
+            arrays.get("bias"),
+            bits=int(form["bits"]),
+            group_size=int(form["group_size"]),
+            mode=str(form["mode"]),
+        )
+
+
+def save_arrays(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    """Write a safetensors file of numpy arrays."""
+    save(path, lambda beside: beside.write_bytes(serialise(arrays)))
+
+
+def stream_arrays(stream: Stream) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays that a stream consists of."""
+    return {name: getattr(stream, name) for name in ("tokens", "offsets", "answers", "kinds")}
+
+
+def stream_of(path: Path, manifest: dict[str, Any]) -> Stream:
+    """A stream from the file that holds its arrays and the manifest beside it.
+
+    Raises:
+        MixbitError: the file is damaged.
+    """
+    try:
+        arrays = load_file(path)
+        return Stream(
+            tokens=arrays["tokens"],
+            offsets=arrays["offsets"],
+            answers=arrays["answers"],
+            kinds=arrays["kinds"],
+            kind_names=tuple(manifest["kinds"]),
+            protocol=Protocol(**manifest["stream"]["protocol"]),
+            unit_tokens=int(manifest["stream"]["unit_tokens"]),
+        )
+    except (OSError, SafetensorError, KeyError) as error:
+        raise MixbitError(f"{path} cannot be read: {error}.") from None

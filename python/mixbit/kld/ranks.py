@@ -1,0 +1,63 @@
+"""Several processes at one measurement, under ``mlx.launch``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from mixbit.errors import MixbitError
+
+
+class Ranks:
+    """All processes of a run, of which this is one; the only one unless launched with others."""
+
+    def __init__(self) -> None:
+        """Find the others."""
+        self._group = mx.distributed.init()
+        self.index = self._group.rank()
+        self.count = self._group.size()
+
+    def mine(self, items: Sequence[Any], rounds: Callable[[int, Any], None]) -> None:
+        """Call ``rounds(index, item)`` for every ``count``-th item, in step with the others."""
+        for begin in range(0, len(items), self.count):
+            index = begin + self.index
+            if index < len(items):
+                rounds(index, items[index])
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until every rank is here.
+
+        Raises:
+            MixbitError: one of them is gone.
+        """
+        self.add(np.zeros(1))
+
+    def add(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """An array whose every element at most one rank has filled, others leaving it 0, whole.
+
+        Bits are added, not numbers, so that the result is the same on any number of ranks.
+        """
+        if self.count == 1:
+            return array
+        words = np.ascontiguousarray(array).view(np.uint32)
+        try:
+            total = mx.distributed.all_sum(mx.array(words), stream=mx.cpu)
+            mx.eval(total)
+        except RuntimeError as error:
+            raise MixbitError(
+                f"Rank {self.index} of {self.count} lost another one ({error}); what is finished "
+                "stays, and the same command goes on from there."
+            ) from None
+        return np.asarray(total).view(array.dtype).reshape(array.shape)
+
+
+@cache
+def ranks() -> Ranks:
+    """The ranks of this run."""
+    return Ranks()

@@ -1,0 +1,75 @@
+"""Runs of mixbit.kld in processes of their own: killed at some point, or several at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+PREPARE = """
+import os, signal, sys
+from pathlib import Path
+import mlx.core as mx
+mx.set_default_device(mx.cpu)
+from mixbit import kld
+from mixbit.kld import files, stream
+from mixbit.kld.ranks import ranks
+stream.UNIT_TOKENS = 40
+
+def die_after(calls):
+    # A step that touches the disk is where a kill could hurt: let one be the last.
+    left = [calls]
+    def deadly(step):
+        def run(*arguments, **options):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return step(*arguments, **options)
+        return run
+    os.fsync = deadly(os.fsync)
+    Path.replace = deadly(Path.replace)
+    Path.unlink = deadly(Path.unlink)
+    mx.save_safetensors = deadly(mx.save_safetensors)
+"""
+
+
+def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a script after ``PREPARE``, with text output."""
+    return subprocess.run(
+        [sys.executable, "-c", PREPARE + script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def run_ranks(
+    count: int, script: str, folder: Path, *arguments: object
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run a script in ``count`` processes of one ring on this machine."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    hosts = [[f"127.0.0.1:{each.getsockname()[1]}"] for each in sockets]
+    for each in sockets:
+        each.close()
+    hostfile = folder / f"hosts-{count}.json"
+    hostfile.write_text(json.dumps(hosts), encoding="utf-8")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PREPARE + script, *map(str, arguments)],
+            env=os.environ | {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(hostfile)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+    results = []
+    for process in processes:
+        out, err = process.communicate(timeout=300)
+        results.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
+    return results
