@@ -54,6 +54,7 @@ _OPERATIONS = [
         (r"^(exp|log|sin|cos|tan|pow|a?sinh?|a?cosh?|atan|tanh|fmod)\w*f$", "special"),
     )
 ]
+_OF_SHIM = re.compile(r"_Z+N?K?6runner")
 _FREE = re.compile(r"^(llvm\.|__tsan_|runner_threadgroup_variable|runner_lane)")
 _OPCODE = re.compile(r'\s+(?:%[\w.$"-]+ = )?(?:tail |musttail |notail )?(\w+)')
 _TYPE = re.compile(r"(?:<(\d+) x )?\b(i1|i8|i16|i32|i64|i128|half|bfloat|float|double|ptr)\b")
@@ -70,7 +71,7 @@ def instrument(text: str) -> tuple[str, list[Mix]]:
     blocks: list[Block] = []
     mixes: list[Mix] = []
     for function in functions:
-        if "6runner" in function.name:
+        if _OF_SHIM.match(function.name):
             continue
         fused = _fused(module.lines, function.first, function.end)
         for block in module.blocks(function):

@@ -15,7 +15,7 @@ from .kernel import Kernel
 from .signature import Parameter, Signature
 from .spaces import check_address_spaces
 from .tokens import Source
-from .toolchain import Mode, cached, content_key, preprocess
+from .toolchain import ENTRIES, Mode, cached, content_key, preprocess
 from .translate import Constant, Constants, Translation, translate
 
 
@@ -117,7 +117,8 @@ class _Cached:
 def _cached_translation(preprocessed: str, constants: tuple[tuple[str, Constant], ...]) -> _Cached:
     def make(to: Path) -> None:
         done = translate(preprocessed, dict(constants), check=False)
-        text = f'#include "metal_runner.h"\n{done.text}\n{_entries(done)}'
+        entries = f'#line 1 "{ENTRIES}"\n{_entries(done)}'
+        text = f'#include "metal_runner.h"\n{done.text}\n{entries}'
         signatures = {name: asdict(done.signature(name)) for name in done.instances}
         ours = str(lines.METAL) in preprocessed
         covered = lines.statements(Source(preprocessed), str(lines.METAL)) if ours else {}

@@ -31,8 +31,7 @@ def check_address_spaces(preprocessed: str, constants: Constants) -> list[str]:
         )
     text = f'#include "metal_runner.h"\n{done.text}\n' + "\n".join(calls)
     told = [line for line in check_syntax(text) if _TOLD.search(line)]
-    misplaced = [f"{v}: a threadgroup variable outside of a kernel" for v in done.misplaced]
-    return [*told, *_without_space(Source(preprocessed)), *misplaced]
+    return [*told, *_without_space(Source(preprocessed)), *done.misplaced]
 
 
 def _without_space(source: Source) -> Iterator[str]:

@@ -20,6 +20,7 @@ from .errors import SourceError
 Mode = Literal["fast", "checked", "counted"]
 
 HERE = Path(__file__).resolve().parent
+ENTRIES = "entries"  # the file that generated code is said to be in
 _VERSION = 19
 _PLACES = (
     f"/usr/lib/llvm-{_VERSION}/bin",
@@ -208,6 +209,7 @@ def places(library: Path, addresses: Iterable[int]) -> dict[int, str]:
     result = {}
     for address, entry in zip(wanted, read, strict=True):
         frames = [(Path(f["FileName"]), f["Line"]) for f in entry.get("Symbol", [])]
-        own = [f for f in frames if f[0].parent != HERE / "shim"] or frames
+        named = [f for f in frames if f[0].name != ENTRIES]
+        own = [f for f in named if f[0].parent != HERE / "shim"] or named
         result[address] = " in ".join(f"{file.name}:{line}" for file, line in own[:3])
     return result

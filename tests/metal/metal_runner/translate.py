@@ -43,8 +43,8 @@ class Translation:
     """A translated source.
 
     ``kernels``: by function name; ``instances``: host name to the expression that calls it;
-    ``constants``: names of the function constants; ``misplaced``: threadgroup
-    variables that stand outside of kernels, which Metal refuses.
+    ``constants``: names of the function constants; ``misplaced``: errors
+    about threadgroup variables outside of kernels.
     """
 
     text: str = ""
@@ -201,7 +201,9 @@ def _threadgroup_variables(
                     f' runner::threadgroup_variable<runner_{word}>({number}, "{word}");'
                 )
             if not any(a < i < b for a, b in bodies):
-                result.misplaced.append(f"{source.place(at)}: {word}")
+                result.misplaced.append(
+                    f"{source.place(at)}: error: threadgroup variable {word} outside of a kernel"
+                )
         source.replace(first, end + 1, " ".join(new))
 
 
