@@ -45,6 +45,9 @@ METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgrou
   constexpr bool agree = others == 0 || is_same<F, G>::value;
   const short column = p.lane % kLanes;
   const short own = 2 * p.simdgroup + p.lane / kLanes;  // the row of x that this half stages
+  constexpr short row_size = kBlock / 4 * kLanes;
+  threadgroup float4* in_column = staged + column;
+  threadgroup float4* in_own = in_column + own * row_size;
   float squares = 0.0f;
   for (uint step = 0; step < p.steps(); ++step) {
     const uint k = p.first_k(step);
@@ -74,7 +77,7 @@ METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgrou
         UNROLL for (short i = 0; i < 4; ++i) {
           v[i] = x.v[j + i] * (agree ? F::factor(j + i) : 1.0f);
         }
-        staged[(own * (kBlock / 4) + j / 4) * kLanes + column] = v;
+        in_own[j / 4 * kLanes] = v;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -96,7 +99,7 @@ METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgrou
         }
       }
       UNROLL for (short m = 0; m < M; ++m) {
-        const float4 v = staged[(m * (kBlock / 4) + j / 4) * kLanes + column];
+        const float4 v = in_column[m * row_size + j / 4 * kLanes];
         UNROLL for (short r = 0; r < kMatvecRows; ++r) {
           UNROLL for (short i = 0; i < 4; ++i) {
             dots[r * M + m] = fma(digits[r][i], v[i], dots[r * M + m]);
@@ -220,7 +223,7 @@ METAL_FUNC void make_part(uint format, thread const Task<T, Norm>& t, MatvecPart
 }
 
 #define STAGING                                                      \
-  threadgroup float4 staged[M == 1 ? 1 : M * kLanes * (kBlock / 4)]; \
+  threadgroup float4 staged[M == 1 ? 1 : M * (kBlock / 4) * kLanes]; \
   threadgroup float x_sums[M * kLanes];                              \
   threadgroup float factors[M];
 
