@@ -41,9 +41,10 @@ def sweep(bits: int, long: bool) -> list[Case]:
 @pytest.mark.parametrize("bits", BITS)
 def test_every_width(bits: int, long_grid: bool) -> None:
     cases = sweep(bits, long_grid)
-    plans = [case.plan for case in cases]
+    plans = (case.plan for case in cases)
+    each_kernel = list({plan.launches[0].kernel: plan for plan in plans}.values())
     for case in cases:
-        case.check(together=plans)
+        case.check(together=each_kernel)
 
 
 def five_parts(M: int) -> Case:

@@ -1,0 +1,89 @@
+"""Launch plans: which kernel, which grid, what goes where. tests/metal runs them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from mixbit._core import PARAMS_BUFFER, Launch, MatmulPart, launch_plan_matmul
+
+
+def part(N: int, bits: int = 4, group: int = 64, mode: str = "affine") -> MatmulPart:
+    return MatmulPart(
+        N=N, bits=bits, group_size=group, mode=mode, dtype=mx.float16, out=mx.bfloat16
+    )
+
+
+def launch_of(parts: list[MatmulPart], M: int = 1, K: int = 512, **more: Any) -> Launch:
+    plan = launch_plan_matmul(M=M, K=K, x=mx.bfloat16, parts=parts, **more)
+    assert plan.temporaries == []
+    (launch,) = plan.launches
+    return launch
+
+
+def first_threadgroups(launch: Launch, parts: int) -> list[tuple[int, int]]:
+    """(N, first threadgroup) of each part, in the order of the slots: see metal/params.h."""
+    words = struct.unpack("=4If25I", launch.params)
+    return [(words[5 + 5 * i], words[6 + 5 * i]) for i in range(parts)]
+
+
+def test_one_weight() -> None:
+    launch = launch_of([part(33)])
+    assert launch.kernel == "matvec_bfloat_1_Absent_false_Affine_4_64_half"
+    assert launch.instantiation == (
+        f'template [[host_name("{launch.kernel}")]] [[kernel]] '
+        "decltype(matvec<bfloat, 1, Absent, false, Affine<4, 64, half>>) "
+        "matvec<bfloat, 1, Absent, false, Affine<4, 64, half>>;"
+    )
+    assert (launch.threadgroups, launch.threads) == ([3, 1, 1], [32, 2, 1])
+    assert launch.buffers == [
+        (1, ("input", 0)), (4, ("input", 1)), (5, ("input", 2)), (6, ("input", 3)),
+        (8, ("output", 0)),
+    ]  # fmt: skip
+    assert PARAMS_BUFFER not in dict(launch.buffers)
+
+
+@pytest.mark.parametrize(
+    ("M", "tiles", "rows"), [(1, 1, 1), (2, 1, 2), (8, 1, 8), (9, 2, 5), (17, 3, 6), (32, 4, 8)]
+)
+def test_rows_of_x_in_tiles_alike(M: int, tiles: int, rows: int) -> None:
+    launch = launch_of([part(40)], M)
+    assert launch.kernel.startswith(f"matvec_bfloat_{rows}_")
+    assert launch.threadgroups == [3 if M == 1 else 2, tiles, 1]
+
+
+def test_wide_weights_first_and_each_format_once() -> None:
+    parts = [part(40), part(7, 8, 32), part(50), part(9, 0)]
+    launch = launch_of(parts)
+    assert launch.kernel.endswith("_Dense_half_Affine_8_32_half_Affine_4_64_half")
+    assert first_threadgroups(launch, 4) == [(9, 0), (7, 1), (40, 2), (50, 5)]
+    assert launch.threadgroups == [9, 1, 1]
+    outputs = {buffer: index for buffer, (role, index) in launch.buffers if role == "output"}
+    assert outputs == {8: 3, 13: 1, 18: 0, 23: 2}
+
+
+def test_swiglu_keeps_gate_before_up() -> None:
+    launch = launch_of([part(20, 2), part(20, 8)], swiglu=True)
+    assert launch.kernel == "matvec_swiglu_bfloat_1_Absent_false_Affine_2_64_half_Affine_8_64_half"
+    assert launch.threadgroups == [3, 1, 1]
+    assert [target for _, target in launch.buffers if target[0] == "output"] == [("output", 0)]
+
+
+def test_norm_and_residual_come_last_among_the_inputs() -> None:
+    launch = launch_of([part(20, 4, 32, "mxfp4")], norm=mx.float32, residual=mx.float16, eps=1e-6)
+    assert launch.kernel == "matvec_bfloat_1_float_false_Mxfp4"
+    assert dict(launch.buffers)[2] == ("input", 3)
+    assert dict(launch.buffers)[3] == ("input", 4)
+    assert struct.unpack_from("=If", launch.params, 12) == (2, pytest.approx(1e-6))
+
+
+def test_rows_that_end_within_a_block() -> None:
+    assert "_true_" in launch_of([part(5, 0)], K=523).kernel
+
+
+def test_formats_that_mlx_lacks() -> None:
+    with pytest.raises(ValueError, match="bits 2, 3, 4, 5, 6 or 8"):
+        part(8, 7)
