@@ -11,6 +11,9 @@
 #include <immintrin.h>
 #endif
 
+// For the insides of a kernel's loop, where a call would send registers through memory.
+#define MIXBIT_INLINE static inline __attribute__((always_inline))
+
 namespace mixbit::cpu {
 
 enum class Element { f32, f16, bf16 };

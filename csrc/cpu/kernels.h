@@ -42,8 +42,8 @@ struct Matmul {
   int M, N, K;
   const float* x;  // [M, x_stride], zero from K to round_up(K, kBlock)
   size_t x_stride;
-  // For matmul_int16 instead of x: [M, K] integers, and per row and group of w their scale and the
-  // scaled sum of the integers.
+  // For matmul_int16 instead of x, as quantize_rows writes them: [M, int16_columns] integers, and
+  // per row and group of w their scale and the scaled sum of the integers.
   const int16_t* x_codes;
   const float* x_scales;
   const float* x_sums;
@@ -64,6 +64,14 @@ constexpr int kDirectRows = 4;
 // Rows up to which products of affine weights with 16-bit activations are integer ones. Above it
 // the decoding is shared among so many rows that fp32 is as fast, and exact.
 constexpr int kInt16Rows = 32;
+
+// The integer kernel unpacks 64 codes at a time (two groups of 32, one of 64, half a group of 128)
+// and finishes four groups together. Its rows of x are padded to this many values.
+constexpr int kUnit = 64;
+constexpr int kQuad = 4;
+static constexpr int int16_columns(int K, int group) {
+  return round_up(K, kQuad * group);
+}
 
 // Tile of the reusing kernel: 12 columns x 512 values of fp32 weights are 24 KB, which leaves room
 // for four rows of x in a 32 KB L1 cache. 128 rows share one decoding (about 3 % of the work).
@@ -175,9 +183,10 @@ struct Kernels {
   void (*matmul_direct)(const Matmul&, int m0, int m1, int n0, int n1);
   // The same for up to kPanelRows rows and kPanelColumns columns; scratch of kPanelScratch floats.
   void (*matmul_panel)(const Matmul&, int m0, int m1, int n0, int n1, float* scratch);
-  // x in integers, as Matmul wants it: rows of K values in groups of `group`.
-  void (*quantize_rows)(const void* src, Element e, int rows, int K, int group, int16_t* codes,
-                        float* scales, float* sums);
+  // Rows of x in integers for weights of one width and group size, ordered as matmul_int16 unpacks
+  // them and padded with zeros to int16_columns values and scales.
+  void (*quantize_rows)(const float* x, size_t x_stride, int rows, int K, int group, int bits,
+                        int16_t* codes, float* scales, float* sums);
   // Any rows and columns of a product with affine weights, from x in integers.
   void (*matmul_int16)(const Matmul&, int m0, int m1, int n0, int n1);
   void (*gated_delta)(const GatedDelta&, int b, int hv, int row_begin, int row_end);

@@ -67,48 +67,40 @@ Rows rows_of(const MatmulRequest& r) {
   return {std::move(x), data, static_cast<size_t>(stride)};
 }
 
-// The rows of x in integers, for weights of one group size.
+// The rows of x in integers, for weights of one width and group size.
 struct IntegerRows {
-  int group_size;
+  int bits, group_size;
   std::vector<int16_t> codes;
   std::vector<float> scales, sums;
+
+  bool fits(const Weights& w) const { return w.bits == bits && w.group_size == group_size; }
 };
 
 bool is_int16(const MatmulRequest& r, const MatmulPart& part) {
   return r.x_element != Element::f32 && r.M <= kInt16Rows && part.w.kind == WeightKind::affine;
 }
 
-IntegerRows integer_rows_of(const MatmulRequest& r, int group_size) {
-  const size_t groups = r.K / group_size;
-  IntegerRows integers{group_size, std::vector<int16_t>(size_t(r.M) * r.K),
-                       std::vector<float>(r.M * groups), std::vector<float>(r.M * groups)};
-  over_rows(r, [&](int m, int rows, const void* source) {
-    kernels().quantize_rows(source, r.x_element, rows, r.K, group_size,
-                            &integers.codes[size_t(m) * r.K], &integers.scales[m * groups],
-                            &integers.sums[m * groups]);
-  });
+IntegerRows integer_rows_of(const Rows& x, int M, int K, const Weights& w) {
+  const size_t columns = int16_columns(K, w.group_size), groups = columns / w.group_size;
+  IntegerRows integers{w.bits, w.group_size, std::vector<int16_t>(M * columns),
+                       std::vector<float>(M * groups), std::vector<float>(M * groups)};
+  kernels().quantize_rows(x.x, x.stride, M, K, w.group_size, w.bits, integers.codes.data(),
+                          integers.scales.data(), integers.sums.data());
   return integers;
 }
 
 // x in every form that the parts want.
 struct Inputs {
   Rows floats;
-  std::vector<std::unique_ptr<IntegerRows>> integers;
+  std::vector<IntegerRows> integers;
 };
 
 Inputs inputs_of(const MatmulRequest& r) {
-  Inputs inputs{};
+  Inputs inputs{rows_of(r), {}};
   for (const MatmulPart& part : r.parts) {
-    if (!is_int16(r, part)) {
-      if (inputs.floats.x == nullptr) {
-        inputs.floats = rows_of(r);
-      }
-      continue;
-    }
-    const auto same = [&](const auto& rows) { return rows->group_size == part.w.group_size; };
-    if (std::none_of(inputs.integers.begin(), inputs.integers.end(), same)) {
-      inputs.integers.push_back(
-          std::make_unique<IntegerRows>(integer_rows_of(r, part.w.group_size)));
+    const auto fits = [&](const IntegerRows& rows) { return rows.fits(part.w); };
+    if (is_int16(r, part) && std::none_of(inputs.integers.begin(), inputs.integers.end(), fits)) {
+      inputs.integers.push_back(integer_rows_of(inputs.floats, r.M, r.K, part.w));
     }
   }
   return inputs;
@@ -120,11 +112,11 @@ Matmul problem_of(const MatmulRequest& r, const MatmulPart& part, const Inputs& 
   p.N = part.N;
   p.K = r.K;
   if (is_int16(r, part)) {
-    for (const auto& rows : inputs.integers) {
-      if (rows->group_size == part.w.group_size) {
-        p.x_codes = rows->codes.data();
-        p.x_scales = rows->scales.data();
-        p.x_sums = rows->sums.data();
+    for (const IntegerRows& rows : inputs.integers) {
+      if (rows.fits(part.w)) {
+        p.x_codes = rows.codes.data();
+        p.x_scales = rows.scales.data();
+        p.x_sums = rows.sums.data();
       }
     }
   } else {

@@ -1,12 +1,17 @@
 // Products of affine weights with 16-bit activations in exact integer arithmetic, written once over
-// Codes, Inputs (32 of each) and Sums (32-bit).
+// Codes and Inputs (64 codes of weights, 64 integers of x) and Sums (of their products).
 //
 // A group of x becomes integers of 16 bits with one scale: x = s q. Then
 //   Σ (scale code + bias) x = scale s Σ code q + bias s Σ q,
 // where both sums are exact integers (255 · 32767 · 128 < 2^31). Rounding q costs 3e-5 of the
 // result, a fiftieth of what bf16 itself does; codes need no conversion to float, which is what the
-// fp32 kernel spends its time on. Everything that is rounded happens in the same order on every
-// instruction set, so all of them give the same bits, for any number of rows.
+// fp32 kernel spends its time on.
+//
+// Weights are unpacked 64 at a time, in whatever order is cheapest for their width and the
+// instruction set; the integers of x are stored in the same order, and a sum of
+// integers does not mind. Four groups are finished together, so that their scales and biases are
+// vectors. Everything that is rounded happens in the same order on every instruction set, so all of
+// them give the same bits, for any number of rows.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -16,135 +21,227 @@ namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
 typedef float Quad __attribute__((vector_size(16)));
 
-template <class T>
-static void quantize_typed(const T* src, int rows, int K, int group, int16_t* q, float* scales,
-                           float* sums) {
-  for (int i = 0; i < rows * (K / group); ++i, src += group, q += group) {
-    float largest = 0.f;
-    bool finite = true;
-    for (int j = 0; j < group; ++j) {
-      const float v = to_float(src[j]);
-      const float magnitude = v < 0.f ? -v : v;
-      largest = magnitude > largest ? magnitude : largest;
-      finite &= (bits_as<uint32_t>(v) & 0x7f800000u) != 0x7f800000u;
+// ---- x in integers ----------------------------------------------------------------------------
+
+// One group: its integers in their own order, its scale and the scaled sum of the integers.
+static void quantize_group(const float* x, int group, int16_t* q, float& scale, float& scaled_sum) {
+  // As integers the magnitudes of floats keep their order, infinities and NaNs at the top.
+  int32_t largest_bits = 0;
+  for (int j = 0; j < group; ++j) {
+    const int32_t magnitude = bits_as<int32_t>(x[j]) & 0x7fffffff;
+    largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
+  }
+  const float largest = bits_as<float>(largest_bits);
+  const bool finite = largest_bits < 0x7f800000;
+  // A group of subnormals has no inverse in fp32; next to anything else it is nothing.
+  if (!finite || largest < 1e-37f) {
+    __builtin_memset(q, 0, group * sizeof(*q));
+    scale = finite ? 0.f : __builtin_nanf("");
+    scaled_sum = scale;
+    return;
+  }
+  const float inverse = 32767.f / largest;
+  int32_t sum = 0;
+  for (int j = 0; j < group; ++j) {
+    // Adding 1.5 · 2^23 leaves the nearest integer in the low bits.
+    const int32_t value = bits_as<int32_t>(x[j] * inverse + 12582912.f) - 0x4b400000;
+    q[j] = static_cast<int16_t>(value);
+    sum += value;
+  }
+  scale = largest / 32767.f;
+  scaled_sum = scale * static_cast<float>(sum);
+}
+
+// Which of its 64 codes stands at each place of an unpacked unit.
+template <int bits>
+struct UnitOrder {
+  uint8_t code[kUnit] = {};
+
+  constexpr UnitOrder() {
+    for (int i = 0; i < kUnit; ++i) {
+      code[i] = static_cast<uint8_t>(code_at(bits, i));
     }
-    // A group of subnormals has no inverse in fp32; next to anything else it is nothing.
-    const bool zero = largest < 1e-37f;
-    const float inverse = zero || !finite ? 0.f : 32767.f / largest;
-    int32_t sum = 0;
-    for (int j = 0; j < group; ++j) {
-      // Adding 1.5 · 2^23 leaves the nearest integer in the low bits.
-      const float shifted = finite ? to_float(src[j]) * inverse + 12582912.f : 12582912.f;
-      const int32_t value = bits_as<int32_t>(shifted) - 0x4b400000;
-      q[j] = static_cast<int16_t>(value);
-      sum += value;
+  }
+};
+
+template <int bits>
+static void order_units(int16_t* q, int count) {
+  static constexpr UnitOrder<bits> order;
+  for (int16_t* unit = q; unit < q + count; unit += kUnit) {
+    int16_t natural[kUnit];
+    __builtin_memcpy(natural, unit, sizeof(natural));
+    for (int i = 0; i < kUnit; ++i) {
+      unit[i] = natural[order.code[i]];
     }
-    scales[i] = finite ? (zero ? 0.f : largest / 32767.f) : __builtin_nanf("");
-    sums[i] = scales[i] * static_cast<float>(sum);
   }
 }
 
-static void quantize_rows(const void* src, Element e, int rows, int K, int group, int16_t* q,
-                          float* scales, float* sums) {
-  with_element(e, [&]<class T>(T) {
-    quantize_typed(static_cast<const T*>(src), rows, K, group, q, scales, sums);
-  });
+static void quantize_rows(const float* x, size_t x_stride, int rows, int K, int group, int bits,
+                          int16_t* q, float* scales, float* sums) {
+  const int padded = int16_columns(K, group);
+  for (int m = 0; m < rows; ++m, x += x_stride, q += padded) {
+    for (int k = 0; k < K; k += group) {
+      quantize_group(x + k, group, q + k, *scales++, *sums++);
+    }
+    __builtin_memset(q + K, 0, (padded - K) * sizeof(*q));
+    for (int k = K; k < padded; k += group) {
+      *scales++ = 0.f;
+      *sums++ = 0.f;
+    }
+    with_bits(bits, [&]<int width>() { order_units<width>(q, padded); });
+  }
 }
 
-// C <= 4 values, `stride` apart, as fp32.
-template <int C, class T>
-static inline Quad load_column(const T* p, size_t stride) {
-  if constexpr (C == 4 && sizeof(T) == 2) {
-    // Widened together: one by one their moves into a register cost more than the products.
-    uint64_t four = 0;
-    for (int c = 3; c >= 0; --c) {
-      four = four << 16 | p[c * stride].bits;
+// ---- the product ------------------------------------------------------------------------------
+
+MIXBIT_INLINE Quad load_quad(const void* p, Element e, int at) {
+  Quad q;
+  uint64_t four;
+  switch (e) {
+    case Element::f32:
+      __builtin_memcpy(&q, static_cast<const float*>(p) + at, sizeof(q));
+      return q;
+    case Element::f16:
+      __builtin_memcpy(&four, static_cast<const half_bits*>(p) + at, sizeof(four));
+      return quad_of(four, half_bits{});
+    default:
+      __builtin_memcpy(&four, static_cast<const bfloat_bits*>(p) + at, sizeof(four));
+      return quad_of(four, bfloat_bits{});
+  }
+}
+
+// Four groups of a row of weights.
+struct QuadWeights {
+  const uint8_t* codes;
+  Quad scale, bias;
+};
+
+// y[r] += the product with four groups of R rows of x, starting at group g.
+template <int bits, int group, int R>
+MIXBIT_INLINE void add_quad(const Matmul& p, int m, int g, const QuadWeights& w, Quad (&y)[R]) {
+  constexpr int units = kQuad * group / kUnit;
+  constexpr int sums_per_row = group == 32 ? 2 : 4;  // of 32 there are two groups to a sum
+  const int padded = int16_columns(p.K, group);
+  const int16_t* x = p.x_codes + static_cast<size_t>(m) * padded + g * group;
+  Sums sums[R][sums_per_row];
+  auto add_up = [&](int i) __attribute__((always_inline)) {
+    Sums sum[R];
+    for (int r = 0; r < R; ++r) {
+      sum[r] = Sums::zero();
     }
-    return quad_of(four, T{});
+    for (int u = i * units / sums_per_row; u < (i + 1) * units / sums_per_row; ++u) {
+      const Codes codes = unpack_unit<bits>(w.codes + u * 8 * bits);
+      for (int r = 0; r < R; ++r) {
+        sum[r].add_products(codes, Inputs::load(x + static_cast<size_t>(r) * padded + u * kUnit));
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      sums[r][i] = sum[r];
+    }
+  };
+  // The sums of one row stay in registers; those of more would not, unrolled.
+  if constexpr (R == 1) {
+#pragma GCC unroll 4
+    for (int i = 0; i < sums_per_row; ++i) {
+      add_up(i);
+    }
   } else {
-    Quad q = {};
-    for (int c = 0; c < C; ++c) {
-      q[c] = to_float(p[c * stride]);
-    }
-    return q;
-  }
-}
-
-// R rows x C <= 4 columns.
-template <int bits, class Scale, int R, int C>
-static inline void int16_tile(const Matmul& p, int m, int n) {
-  const int groups = p.K / p.w.group_size;
-  const int blocks = p.w.group_size / kBlock;
-  const size_t row_bytes = static_cast<size_t>(p.K / 8) * bits;
-  const uint8_t* codes = static_cast<const uint8_t*>(p.w.data) + n * row_bytes;
-  const Scale* scales = static_cast<const Scale*>(p.w.scales) + static_cast<size_t>(n) * groups;
-  const Scale* biases = static_cast<const Scale*>(p.w.biases) + static_cast<size_t>(n) * groups;
-  const int16_t* x = p.x_codes + static_cast<size_t>(m) * p.K;
-  const float* x_scales = p.x_scales + static_cast<size_t>(m) * groups;
-  const float* x_sums = p.x_sums + static_cast<size_t>(m) * groups;
-  Quad y[R] = {};
-  for (int g = 0; g < groups; ++g) {
-    Sums sums[R][4];
-    for (int r = 0; r < R; ++r) {
-      for (int c = 0; c < 4; ++c) {
-        sums[r][c] = Sums::zero();
-      }
-    }
-    for (int b = 0; b < blocks; ++b, codes += 4 * bits, x += kBlock) {
-      for (int c = 0; c < C; ++c) {
-        const Codes w = unpack_int16<bits>(codes + c * row_bytes);
-        for (int r = 0; r < R; ++r) {
-          sums[r][c].add_products(w, Inputs::load(x + static_cast<size_t>(r) * p.K));
-        }
-      }
-    }
-    const Quad scale = load_column<C>(scales + g, groups),
-               bias = load_column<C>(biases + g, groups);
-    for (int r = 0; r < R; ++r) {
-      const size_t at = static_cast<size_t>(r) * groups + g;
-      y[r] += scale * x_scales[at] * totals(sums[r]) + bias * x_sums[at];
+#pragma GCC unroll 1
+    for (int i = 0; i < sums_per_row; ++i) {
+      add_up(i);
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < C; ++c) {
-      write(p, m + r, n + c, y[r][c]);
+    const size_t at = static_cast<size_t>(m + r) * (padded / group) + g;
+    const Quad x_scale = load_quad(p.x_scales, Element::f32, at);
+    const Quad x_sum = load_quad(p.x_sums, Element::f32, at);
+    y[r] += w.scale * x_scale * totals(sums[r]) + w.bias * x_sum;
+  }
+}
+
+// The last groups of a row where they are fewer than four, completed with zeros: nothing past the
+// end of the row is read.
+template <int bits, int group>
+struct LastQuad {
+  uint8_t codes[kQuad * group / 8 * bits];
+  float scales[kQuad], biases[kQuad];
+
+  void fill(const Weights& w, const uint8_t* row, const void* row_scales, const void* row_biases,
+            int g, int groups) {
+    const int bytes = group / 8 * bits;
+    __builtin_memset(this, 0, sizeof(*this));
+    __builtin_memcpy(codes, row + static_cast<size_t>(g) * bytes, (groups - g) * bytes);
+    for (int i = g; i < groups; ++i) {
+      scales[i - g] = load_element(row_scales, w.element, i);
+      biases[i - g] = load_element(row_biases, w.element, i);
     }
   }
+};
+
+template <int bits, int group, int R>
+static void int16_column(const Matmul& p, int m, int n) {
+  const int groups = p.K / group, whole = groups / kQuad * kQuad;
+  const uint8_t* codes =
+      static_cast<const uint8_t*>(p.w.data) + n * (static_cast<size_t>(p.K / 8) * bits);
+  const size_t first = static_cast<size_t>(n) * groups * size_of(p.w.element);
+  const char* scales = static_cast<const char*>(p.w.scales) + first;
+  const char* biases = static_cast<const char*>(p.w.biases) + first;
+  LastQuad<bits, group> last;
+  if (whole < groups) {
+    last.fill(p.w, codes, scales, biases, whole, groups);
+  }
+  Quad y[R] = {};
+  for (int g = 0; g < groups; g += kQuad) {
+    QuadWeights w;
+    if (g < whole) {
+      w = {codes + static_cast<size_t>(g) * group / 8 * bits, load_quad(scales, p.w.element, g),
+           load_quad(biases, p.w.element, g)};
+    } else {
+      w = {last.codes, load_quad(last.scales, Element::f32, 0),
+           load_quad(last.biases, Element::f32, 0)};
+    }
+    add_quad<bits, group, R>(p, m, g, w, y);
+  }
+  for (int r = 0; r < R; ++r) {
+    write(p, m + r, n, (y[r][0] + y[r][2]) + (y[r][1] + y[r][3]));
+  }
 }
 
-template <int bits, class Scale, int R>
-static void int16_rows(const Matmul& p, int m, int n0, int n1) {
-  constexpr int C = R <= 2 ? 4 : 2;  // eight sums in registers beside the codes
-  int n = n0;
-  for (; n + C <= n1; n += C) {
-    int16_tile<bits, Scale, R, C>(p, m, n);
-  }
-  for (; n < n1; ++n) {
-    int16_tile<bits, Scale, R, 1>(p, m, n);
+template <int bits, int group, int R>
+static void int16_row_tile(const Matmul& p, int m, int n0, int n1) {
+  for (int n = n0; n < n1; ++n) {
+    int16_column<bits, group, R>(p, m, n);
   }
 }
 
-template <int bits, class Scale>
-static void int16_columns(const Matmul& p, int m0, int m1, int n0, int n1) {
+template <int bits, int group>
+static void int16_tile(const Matmul& p, int m0, int m1, int n0, int n1) {
   int m = m0;
   for (; m + 4 <= m1; m += 4) {
-    int16_rows<bits, Scale, 4>(p, m, n0, n1);
+    int16_row_tile<bits, group, 4>(p, m, n0, n1);
   }
   switch (m1 - m) {
     case 3:
-      return int16_rows<bits, Scale, 3>(p, m, n0, n1);
+      return int16_row_tile<bits, group, 3>(p, m, n0, n1);
     case 2:
-      return int16_rows<bits, Scale, 2>(p, m, n0, n1);
+      return int16_row_tile<bits, group, 2>(p, m, n0, n1);
     case 1:
-      return int16_rows<bits, Scale, 1>(p, m, n0, n1);
+      return int16_row_tile<bits, group, 1>(p, m, n0, n1);
     default:
       return;
   }
 }
 
 static void matmul_int16(const Matmul& p, int m0, int m1, int n0, int n1) {
-  with_element(p.w.element, [&]<class Scale>(Scale) {
-    with_bits(p.w.bits, [&]<int bits>() { int16_columns<bits, Scale>(p, m0, m1, n0, n1); });
+  with_bits(p.w.bits, [&]<int bits>() {
+    switch (p.w.group_size) {
+      case 32:
+        return int16_tile<bits, 32>(p, m0, m1, n0, n1);
+      case 64:
+        return int16_tile<bits, 64>(p, m0, m1, n0, n1);
+      default:
+        return int16_tile<bits, 128>(p, m0, m1, n0, n1);
+    }
   });
 }
 

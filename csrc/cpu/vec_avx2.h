@@ -133,26 +133,30 @@ static inline void unpack_e4m3(const uint8_t* block, Vec (&out)[4]) {
 
 // ---- integers -----------------------------------------------------------------------------------
 
-// The codes of a block, and 32 integers of x: 2 x 16 x int16.
+// 64 codes, or 64 integers of x, as 16-bit lanes.
 struct Codes {
-  __m256i v[2];
+  __m256i v[4];
 
   static Codes load(const int16_t* p) {
-    return {{_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
-             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16))}};
+    Codes codes;
+    for (int j = 0; j < 4; ++j) {
+      codes.v[j] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16 * j));
+    }
+    return codes;
   }
 };
 using Inputs = Codes;
 
-// 8 x int32.
+// 8 x int32; the lower four are of the first 32 codes of a unit.
 struct Sums {
   __m256i v;
 
   static Sums zero() { return {_mm256_setzero_si256()}; }
   // Neighbouring products are added in pairs.
   void add_products(const Codes& a, const Inputs& b) {
-    v = _mm256_add_epi32(v, _mm256_madd_epi16(a.v[0], b.v[0]));
-    v = _mm256_add_epi32(v, _mm256_madd_epi16(a.v[1], b.v[1]));
+    for (int j = 0; j < 4; ++j) {
+      v = _mm256_add_epi32(v, _mm256_madd_epi16(a.v[j], b.v[j]));
+    }
   }
 };
 
@@ -165,52 +169,109 @@ static inline __m128 quad_of(uint64_t four, half_bits) {
   return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(four)));
 }
 
-// The total of each of four sums, as floats.
+// The totals of four groups: one a sum, or one in each half of a sum.
 static inline __m128 totals(const Sums (&a)[4]) {
   const __m256i pairs =
       _mm256_hadd_epi32(_mm256_hadd_epi32(a[0].v, a[1].v), _mm256_hadd_epi32(a[2].v, a[3].v));
   return _mm_cvtepi32_ps(
       _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
 }
+static inline __m128 totals(const Sums (&a)[2]) {
+  const __m256i pairs = _mm256_hadd_epi32(a[0].v, a[1].v);
+  const __m256i sums = _mm256_hadd_epi32(pairs, pairs);  // groups 0 and 2 below, 1 and 3 above
+  return _mm_cvtepi32_ps(
+      _mm_unpacklo_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1)));
+}
 
-// 32 codes as 16-bit lanes. As in unpack_codes a shuffle gives each lane the two bytes that hold
-// its code; a product with a power of two then moves the code to the top of the lane, and one shift
-// brings it down, which stands in for the variable shift that 16-bit lanes lack.
+// Which of a unit's 64 codes unpack_unit puts at place i of its four registers. The lower half of
+// every register comes from the first 32 codes.
+static constexpr int code_at(int bits, int i) {
+  const int j = i / 16, half = i % 16 / 8, lane = i % 8;
+  switch (bits) {
+    case 2:
+      return 32 * half + 8 * (lane % 4) + 2 * j + lane / 4;
+    case 3:
+    case 4:
+      return 32 * half + 4 * lane + j;
+    default:
+      return 32 * half + 16 * (j / 2) + 2 * lane + j % 2;
+  }
+}
+
+static inline __m256i load_halves(const uint8_t* low, const uint8_t* high) {
+  return _mm256_inserti128_si256(
+      _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low))),
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
+}
+
+// 64 codes as 16-bit lanes. Words of 16 bits that hold several codes each at the same places give
+// up one code a register by a shift and a mask. For 4 bits the packed words are such; for the
+// others a shuffle collects the bytes of each word's codes, and a product with a power of two, the
+// variable shift that 16-bit lanes lack, moves them to the top of the word. Loads stay inside the
+// unit.
 template <int bits>
-static inline Codes unpack_int16(const uint8_t* block) {
-  constexpr int half = 2 * bits;              // bytes of 16 codes
-  constexpr int loaded = half <= 8 ? 8 : 16;  // bytes that a load brings
-  constexpr int last = 4 * bits - loaded;     // latest start inside the block
-  constexpr int down = 16 - bits;
-  auto factor = [](int i) { return static_cast<short>(1 << (down - i * bits % 8)); };
-  const __m256i factors = _mm256_setr_epi16(
-      factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7),
-      factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7));
-  auto load = [&](int j) __attribute__((always_inline)) {
-    const int start = j * half < last ? j * half : last;
-    const int skip = j * half - start;
-    // Lane i of each half: the byte at bit i·bits and the one after; a code that starts in the last
-    // loaded byte ends there.
-    auto lane = [&](int i) {
-      const int byte = skip + i * bits / 8;
-      return static_cast<short>(byte | (byte + 1 < loaded ? byte + 1 : byte) << 8);
-    };
-    const __m256i shuffle = _mm256_setr_epi16(lane(0), lane(1), lane(2), lane(3), lane(4), lane(5),
-                                              lane(6), lane(7), lane(8), lane(9), lane(10),
-                                              lane(11), lane(12), lane(13), lane(14), lane(15));
-    __m256i bytes;
-    if constexpr (loaded == 8) {
-      long long word;
-      __builtin_memcpy(&word, block + start, sizeof(word));
-      bytes = _mm256_set1_epi64x(word);
-    } else {
-      bytes = _mm256_broadcastsi128_si256(
-          _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + start)));
+MIXBIT_INLINE Codes unpack_unit(const uint8_t* unit) {
+  Codes out;
+  const __m256i mask = _mm256_set1_epi16((1 << bits) - 1);
+  if constexpr (bits == 2) {
+    // Eight codes a word; each word twice, once shifted down by a code.
+    const __m256i words = _mm256_permute4x64_epi64(
+        _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(unit))), 0x50);
+    const __m256i both = _mm256_srlv_epi64(words, _mm256_setr_epi64x(0, 2, 0, 2));
+    out.v[0] = _mm256_and_si256(both, mask);
+    out.v[1] = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
+    out.v[2] = _mm256_and_si256(_mm256_srli_epi16(both, 8), mask);
+    out.v[3] = _mm256_and_si256(_mm256_srli_epi16(both, 12), mask);
+  } else if constexpr (bits == 3) {
+    // Four codes a word: of three bytes the first two, moved up by 4 bits, and the last two.
+    const __m256i bytes = _mm256_shuffle_epi8(
+        load_halves(unit, unit + 8),
+        _mm256_setr_epi8(0, 1, 1, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9, 10, 10, 11,  //
+                         4, 5, 5, 6, 7, 8, 8, 9, 10, 11, 11, 12, 13, 14, 14, 15));
+    const __m256i words = _mm256_mullo_epi16(bytes, _mm256_set1_epi32(1 << 16 | 16));
+    out.v[0] = _mm256_and_si256(_mm256_srli_epi16(words, 4), mask);
+    out.v[1] = _mm256_and_si256(_mm256_srli_epi16(words, 7), mask);
+    out.v[2] = _mm256_and_si256(_mm256_srli_epi16(words, 10), mask);
+    out.v[3] = _mm256_srli_epi16(words, 13);
+  } else if constexpr (bits == 4) {
+    const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit));
+    out.v[0] = _mm256_and_si256(words, mask);
+    out.v[1] = _mm256_and_si256(_mm256_srli_epi16(words, 4), mask);
+    out.v[2] = _mm256_and_si256(_mm256_srli_epi16(words, 8), mask);
+    out.v[3] = _mm256_srli_epi16(words, 12);
+  } else if constexpr (bits == 8) {
+    for (int s = 0; s < 2; ++s) {
+      const __m256i words = load_halves(unit + 16 * s, unit + 32 + 16 * s);
+      out.v[2 * s] = _mm256_and_si256(words, mask);
+      out.v[2 * s + 1] = _mm256_srli_epi16(words, 8);
     }
-    const __m256i pairs = _mm256_shuffle_epi8(bytes, shuffle);
-    return _mm256_srli_epi16(_mm256_mullo_epi16(pairs, factors), down);
-  };
-  return {{load(0), load(1)}};
+  } else {
+    // 5 and 6 bits: two codes a word, sixteen codes a half register.
+    for (int s = 0; s < 2; ++s) {
+      const int low = 2 * bits * s, high = 2 * bits * (2 + s);
+      const int start = high < 8 * bits - 16 ? high : 8 * bits - 16;
+      auto pair = [&](int i, int skip) __attribute__((always_inline)) {
+        const int byte = skip + 2 * bits * i / 8;
+        return static_cast<short>(byte | (byte + 1) << 8);
+      };
+      auto factor = [](int i) {
+        return static_cast<short>(1 << (16 - 2 * bits - 2 * bits * i % 8));
+      };
+      const int skip = high - start;
+      const __m256i shuffle = _mm256_setr_epi16(
+          pair(0, 0), pair(1, 0), pair(2, 0), pair(3, 0), pair(4, 0), pair(5, 0), pair(6, 0),
+          pair(7, 0), pair(0, skip), pair(1, skip), pair(2, skip), pair(3, skip), pair(4, skip),
+          pair(5, skip), pair(6, skip), pair(7, skip));
+      const __m256i factors = _mm256_setr_epi16(
+          factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7),
+          factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7));
+      const __m256i words = _mm256_mullo_epi16(
+          _mm256_shuffle_epi8(load_halves(unit + low, unit + start), shuffle), factors);
+      out.v[2 * s] = _mm256_and_si256(_mm256_srli_epi16(words, 16 - 2 * bits), mask);
+      out.v[2 * s + 1] = _mm256_srli_epi16(words, 16 - bits);
+    }
+  }
+  return out;
 }
 
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

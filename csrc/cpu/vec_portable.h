@@ -80,28 +80,26 @@ static inline void unpack_e4m3(const uint8_t* block, Vec (&out)[4]) {
 
 // ---- integers -----------------------------------------------------------------------------------
 
-// The codes of a block, and 32 integers of x.
+// 64 codes, or 64 integers of x.
 struct Codes {
-  int16_t v[32];
+  int16_t v[64];
 
   static Codes load(const int16_t* p) {
-    Codes r;
-    __builtin_memcpy(r.v, p, sizeof(r.v));
-    return r;
+    Codes codes;
+    __builtin_memcpy(&codes, p, sizeof(codes));
+    return codes;
   }
 };
 using Inputs = Codes;
 
+// 8 x int32; the lower four are of the first 32 codes of a unit.
 struct Sums {
   int32_t v[8];
 
   static Sums zero() { return {}; }
   void add_products(const Codes& a, const Inputs& b) {
-    for (int half = 0; half < 32; half += 16) {
-      for (int i = 0; i < 8; ++i) {
-        const int j = half + 2 * i;
-        v[i] += a.v[j] * b.v[j] + a.v[j + 1] * b.v[j + 1];
-      }
+    for (int i = 0; i < 64; ++i) {
+      v[i / 32 * 4 + i % 4] += a.v[i] * b.v[i];
     }
   }
 };
@@ -118,25 +116,41 @@ static inline Totals quad_of(uint64_t four, T) {
   return r;
 }
 
-// The total of each of four sums, as floats.
+static inline int32_t total(const int32_t* v, int count) {
+  int32_t total = 0;
+  for (int i = 0; i < count; ++i) {
+    total += v[i];
+  }
+  return total;
+}
+
+// The totals of four groups: one a sum, or one in each half of a sum.
 static inline Totals totals(const Sums (&a)[4]) {
   Totals r;
   for (int c = 0; c < 4; ++c) {
-    int32_t total = 0;
-    for (int i = 0; i < 8; ++i) {
-      total += a[c].v[i];
-    }
-    r[c] = static_cast<float>(total);
+    r[c] = static_cast<float>(total(a[c].v, 8));
+  }
+  return r;
+}
+static inline Totals totals(const Sums (&a)[2]) {
+  Totals r;
+  for (int c = 0; c < 4; ++c) {
+    r[c] = static_cast<float>(total(a[c / 2].v + c % 2 * 4, 4));
   }
   return r;
 }
 
+// Which of a unit's 64 codes unpack_unit puts at place i: they keep their own order here.
+static constexpr int code_at(int, int i) {
+  return i;
+}
+
 template <int bits>
-static inline Codes unpack_int16(const uint8_t* block) {
+MIXBIT_INLINE Codes unpack_unit(const uint8_t* unit) {
   Codes codes;
-  for (int j = 0; j < 4; ++j) {
+  for (int j = 0; j < 8; ++j) {
     uint64_t word = 0;
-    __builtin_memcpy(&word, block + j * bits, bits);
+    __builtin_memcpy(&word, unit + j * bits, bits);
     for (int i = 0; i < 8; ++i) {
       codes.v[8 * j + i] = static_cast<int16_t>((word >> (i * bits)) & ((1u << bits) - 1));
     }
