@@ -39,8 +39,12 @@ $(VENV)/.kernels: tools/prepare_machine.sh $(VENV)/.created
 	@touch $@
 
 # Tests build and verify the macOS wheel too.
-$(VENV)/.test: $(VENV)/.installed $(VENV)/.kernels $(VENV)/.macos
+$(VENV)/.test: $(VENV)/.installed $(VENV)/.kernels $(VENV)/.macos $(VENV)/.browser
 	$(PIP) --group test
+	@touch $@
+
+$(VENV)/.browser: tools/prepare_machine.sh $(VENV)/.created
+	@tools/prepare_machine.sh $(PYTHON) browser
 	@touch $@
 
 $(VENV)/.macos: tools/prepare_machine.sh $(VENV)/.created

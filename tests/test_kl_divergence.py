@@ -112,6 +112,14 @@ def test_model_against_itself() -> None:
     assert np.abs(scores(p, head, p, copied, targets, 5000).kld).max() <= 1e-7
 
 
+def test_bias_of_a_shared_head_cancels_out() -> None:
+    p, head, q, _, targets = case(5, 900)
+    biased = head._replace(bias=random(np.random.default_rng(1), 900))
+    x, y = (double(h) @ double(head.w).T + double(biased.bias) for h in (p, q))
+    found = scores(p, biased, q, None, targets, 900)
+    np.testing.assert_allclose(found.kld, divergence(x, y), rtol=0, atol=1e-6)
+
+
 def test_difference_form_keeps_a_tiny_divergence() -> None:
     # Hidden states one bf16 step apart in one value; logits as large as 60.
     rng = np.random.default_rng(0)
@@ -193,6 +201,9 @@ def test_tokens_that_are_ruled_out() -> None:
     assert only_reference.reverse[0] == INF
     for weight in (0.0, -2000.0):  # exp(-2000) underflows, yet the divergence is infinite
         assert with_bias([0, weight], [0, -INF]).kld[0] == INF
+    # The same in another tile of the vocabulary than the likeliest token.
+    far = [0.0] * 384 + [-2000.0] * 100
+    assert with_bias(far, [*far[:-1], -INF]).kld[0] == INF
 
 
 def test_a_whole_tile_may_be_ruled_out() -> None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # See that this machine can build mixbit: Python >= 3.11 with venv and headers, and a C++ compiler.
 # With "kernels" as second argument: that it can run Metal kernels on its CPU, with clang 19; with
-# "macos": that it can link for macOS.
+# "macos": that it can link for macOS; with "browser": that it has one that runs without a screen.
 # On Debian missing packages are installed when that is allowed; otherwise one sentence names them.
 set -euo pipefail
 python=${1:-python3}
@@ -39,6 +39,15 @@ if [ "${2:-}" = kernels ] && ! { have_llvm clang++ && have_llvm llvm-symbolizer;
 fi
 if [ "${2:-}" = macos ] && [ "$(uname -s)" != Darwin ]; then
   have ld64.lld-19 || missing+=(lld-19)
+fi
+have_browser() {
+  have chromium || have chromium-browser || have google-chrome ||
+    [ -d "/Applications/Google Chrome.app" ] || [ -d /Applications/Chromium.app ]
+}
+if [ "${2:-}" = browser ] && ! have_browser; then
+  [ "$(uname -s)" != Darwin ] ||
+    fail "a browser that tests can look at pages with is missing; run: brew install --cask chromium"
+  missing+=(chromium)
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 
