@@ -127,7 +127,8 @@ def run_reference(args: argparse.Namespace) -> None:
         from mixbit.kld import make_reference
 
         def announce(nbytes: int, folder: Path) -> None:
-            output.show(f"{folder} will take {nbytes / 1e9:.3f} GB.")
+            if _speaks():
+                output.show(f"{folder} will take {nbytes / 1e9:.3f} GB.")
 
         cache = make_reference(
             args.model,
@@ -141,6 +142,8 @@ def run_reference(args: argparse.Namespace) -> None:
             announce=announce,
             progress=progress,
         )
+    if not _speaks():
+        return
     stream = cache.manifest["stream"]
     nbytes = sum(entry["bytes"] for entry in cache.manifest["files"].values())
     output.show(f"{args.out}: {stream['scored']} scored tokens of {stream['documents']} documents.")
@@ -153,6 +156,8 @@ def run_measure(args: argparse.Namespace) -> None:
     folder = _out(args)
     with output.captured(), progress_bar("tokens") as progress:
         result = _measure(args, args.candidate, folder, progress)
+    if not _speaks():
+        return
     summary = result.summary()
     if args.llama_cpp:
         from mixbit.kld.llama_cpp import llama_cpp_summary
@@ -181,6 +186,8 @@ def run_compare(args: argparse.Namespace) -> None:
             for found in _candidates(args, name, folder, index)
         ]
         comparison = compare(candidates)
+    if not _speaks():
+        return
     output.show(_comparison(comparison), "", _pairs(comparison))
     if folder is not None:
         with output.captured():
@@ -240,12 +247,16 @@ def _candidate(name: str, result: KLDResult) -> Candidate:
 
 
 def _write_report(candidates: list[Candidate], folder: Path) -> None:
+    from mixbit.kld.report import write_report
+
+    write_report(candidates, folder)
+
+
+def _speaks() -> bool:
+    """Whether this process is the one of its ranks that tells the results."""
     from mixbit.kld.ranks import ranks
 
-    if ranks().index == 0:
-        from mixbit.kld.report import write_report
-
-        write_report(candidates, folder)
+    return ranks().index == 0
 
 
 def _out(args: argparse.Namespace) -> Path | None:
