@@ -15,6 +15,7 @@
 #include "info.h"
 #include "kl_divergence.h"
 #include "quantized_matmul.h"
+#include "route.h"
 
 namespace nb = nanobind;
 namespace mx = mlx::core;
@@ -26,9 +27,10 @@ NB_MODULE(_core, m) {
 
   m.doc() = "Native primitives of mixbit on mx.array; mixbit.ops is their public face.";
 
-  nb::class_<mixbit::Weight>(m, "Weight",
-                             "A weight matrix [N, K], packed or (without scales) dense, with its "
-                             "bias [N] and the dtype of its product.")
+  nb::class_<mixbit::Weight>(
+      m, "Weight",
+      "A weight matrix [N, K] or a stack of them, packed or (without scales) "
+      "dense, with its bias [N] and the dtype of its product.")
       .def(nb::init<const mx::array&, const std::optional<mx::array>&,
                     const std::optional<mx::array>&, const std::optional<mx::array>&, int, int,
                     const std::string&, const std::optional<mx::Dtype>&>(),
@@ -40,14 +42,17 @@ NB_MODULE(_core, m) {
         "x [..., K] times the transpose of each weight, plus its bias: a list of [..., N].");
   m.def("swiglu", &mixbit::swiglu, "x"_a, "gate"_a, "up"_a, nb::kw_only(), "stream"_a = nb::none(),
         "SiLU(x gateᵀ) (x upᵀ): [..., N] in x's dtype.");
-  m.def(
-      "gather_quantized_matmul", &mixbit::gather_quantized_matmul, "x"_a, "w"_a, "scales"_a,
-      "biases"_a.none(), "indices"_a, nb::kw_only(), "group_size"_a = 64, "bits"_a = 4,
-      "mode"_a = "affine", "stream"_a = nb::none(),
-      "x [..., M, K] times the transposes of w[indices], w packed [E, N, K]: [indices..., M, N].");
-  m.def("gather_linear", &mixbit::gather_linear, "x"_a, "w"_a, "indices"_a, nb::kw_only(),
+  m.def("gather_matmul", &mixbit::gather_matmul, "x"_a, "weight"_a, "indices"_a, nb::kw_only(),
+        "scores"_a = nb::none(), "stream"_a = nb::none(),
+        "x [..., M, K] times the transposes of weight[indices], weight [E, N, K]: "
+        "[indices..., M, N], or with scores summed over the last of the indices' dimensions.");
+  m.def("gather_swiglu", &mixbit::gather_swiglu, "x"_a, "gate"_a, "up"_a, "indices"_a,
+        nb::kw_only(), "stream"_a = nb::none(),
+        "SiLU(x gate[indices]ᵀ) (x up[indices]ᵀ), stacks [E, N, K]: [indices..., M, N].");
+  m.def("route", &mixbit::route, "logits"_a, "slots"_a, nb::kw_only(), "normalise"_a,
         "stream"_a = nb::none(),
-        "x [..., M, K] times the transposes of w[indices], w dense [E, N, K]: [indices..., M, N].");
+        "The largest of a router's logits [..., E] and their softmax: (uint32, float32) "
+        "[..., slots].");
   m.def("gated_delta", &mixbit::gated_delta, "q"_a, "k"_a, "v"_a, "g"_a, "beta"_a,
         "state"_a = nb::none(), "mask"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none(),
         "The gated delta rule over T steps: (y [B, T, Hv, Dv], state [B, Hv, Dv, Dk]).");

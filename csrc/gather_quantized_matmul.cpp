@@ -3,7 +3,9 @@
 #include <limits>
 #include <stdexcept>
 
+#include "composed_vjp.h"
 #include "cpu/matmul.h"
+#include "cpu/thread_pool.h"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 
@@ -15,8 +17,16 @@ mx::Shape batch_of(const mx::array& x) {
   return mx::Shape(x.shape().begin(), x.shape().end() - 2);
 }
 
-mx::Shape result_shape(const mx::array& x, const mx::array& indices, const mx::array& w) {
+using Epilogue = GatherQuantizedMatmul::Epilogue;
+
+constexpr const char* kOp = "gather_matmul";
+
+mx::Shape result_shape(const mx::array& x, const mx::array& indices, const mx::array& w,
+                       Epilogue epilogue) {
   mx::Shape shape = indices.shape();
+  if (epilogue == Epilogue::mix) {
+    shape.pop_back();
+  }
   shape.push_back(x.shape(-2));
   shape.push_back(w.shape(-2));
   return shape;
@@ -43,15 +53,14 @@ std::vector<int> broadcast_blocks(const mx::Shape& batch, const mx::Shape& indic
   return blocks;
 }
 
-mx::array build(const char* op, const mx::array& x, std::vector<mx::array> weight,
-                const WeightFormat& format, const mx::array& indices, mx::StreamOrDevice s) {
-  check_floating(op, "x", x);
+mx::array build(const mx::array& x, const std::vector<Weight>& weights, const mx::array& indices,
+                const std::optional<mx::array>& scores, Epilogue epilogue, mx::StreamOrDevice s) {
+  check_floating(kOp, "x", x);
   if (x.ndim() < 2) {
-    refuse(op, "x must have at least 2 dimensions.");
+    refuse(kOp, "x must have at least 2 dimensions.");
   }
-  check_weight(op, format, x, weight, 1);
   if (!mx::issubdtype(indices.dtype(), mx::integer)) {
-    refuse(op, "indices must be integers.");
+    refuse(kOp, "indices must be integers.");
   }
   const mx::Shape batch = batch_of(x);
   bool fits = batch.size() <= indices.ndim();
@@ -60,18 +69,60 @@ mx::array build(const char* op, const mx::array& x, std::vector<mx::array> weigh
     fits = batch[i] == extent || batch[i] == 1;
   }
   if (!fits) {
-    refuse(op, "the leading dimensions of x, " + shape_string(batch) +
-                   ", do not broadcast to the indices' shape " + shape_string(indices.shape()) +
-                   ".");
+    refuse(kOp, "the leading dimensions of x, " + shape_string(batch) +
+                    ", do not broadcast to the indices' shape " + shape_string(indices.shape()) +
+                    ".");
   }
   std::vector<mx::array> inputs{row_contiguous(x, s),
                                 row_contiguous(mx::astype(indices, mx::uint32, s), s)};
-  for (const mx::array& a : weight) {
-    inputs.push_back(row_contiguous(a, s));
+  if (scores) {
+    check_floating(kOp, "scores", *scores);
+    if (scores->shape() != indices.shape() || indices.ndim() == 0) {
+      refuse(kOp, "scores must have the indices' shape " + shape_string(indices.shape()) +
+                      ", of at least one dimension; got " + shape_string(scores->shape()) + ".");
+    }
+    inputs.push_back(row_contiguous(mx::astype(*scores, mx::float32, s), s));
   }
-  return mx::array(result_shape(x, indices, weight[0]), x.dtype(),
-                   std::make_shared<GatherQuantizedMatmul>(mx::to_stream(s), format),
-                   std::move(inputs));
+  std::vector<WeightFormat> formats;
+  for (const Weight& weight : weights) {
+    check_weight(kOp, weight.format, x, weight.arrays, 1);
+    if (weight.bias) {
+      refuse(kOp, "expert weights take no bias.");
+    }
+    for (const mx::array& a : weight.arrays) {
+      inputs.push_back(row_contiguous(a, s));
+    }
+    formats.push_back(weight.format);
+  }
+  return mx::array(
+      result_shape(x, indices, weights[0].arrays[0], epilogue), x.dtype(),
+      std::make_shared<GatherQuantizedMatmul>(mx::to_stream(s), std::move(formats), epilogue),
+      std::move(inputs));
+}
+
+// The same out of MLX operations that have gradients in x and the scores.
+mx::array composed(const std::vector<mx::array>& inputs, const std::vector<WeightFormat>& formats,
+                   Epilogue epilogue, mx::Dtype dtype, mx::Stream s) {
+  const mx::array &x = inputs[0], &indices = inputs[1];
+  std::vector<mx::array> products;
+  const mx::array* a = &inputs[epilogue == Epilogue::mix ? 3 : 2];
+  for (const WeightFormat& f : formats) {
+    products.push_back(
+        f.kind == cpu::WeightKind::dense
+            ? mx::gather_mm(x, mx::swapaxes(a[0], -1, -2, s), std::nullopt, indices, false, s)
+            : mx::gather_qmm(x, a[0], a[1],
+                             f.kind == cpu::WeightKind::affine ? std::optional(a[2]) : std::nullopt,
+                             std::nullopt, indices, true, f.group_size, f.bits, mode_name(f.kind),
+                             std::nullopt, false, s));
+    a += f.num_arrays();
+  }
+  mx::array y = products[0];
+  if (epilogue == Epilogue::swiglu) {
+    y = mx::multiply(mx::multiply(y, mx::sigmoid(y, s), s), products[1], s);
+  } else if (epilogue == Epilogue::mix) {
+    y = mx::sum(mx::multiply(y, mx::expand_dims(inputs[2], {-1, -2}, s), s), -3, false, s);
+  }
+  return mx::astype(y, dtype, s);
 }
 
 // Rows of one expert after another: a counting sort of the row blocks by expert.
@@ -104,46 +155,88 @@ Grouped group_by_expert(const uint32_t* indices, int count, int experts) {
   return g;
 }
 
-}  // namespace
+// How the products of a token's slots become one, for tokens of `slots` blocks of `values` each.
+struct Mix {
+  int slots;  // 0: they do not
+  size_t values;
+  const float* scores;  // [tokens, slots]
+  void* y;              // [tokens, values]
+  cpu::Element y_element;
+};
 
-mx::array gather_quantized_matmul(const mx::array& x, const mx::array& w, const mx::array& scales,
-                                  const std::optional<mx::array>& biases, const mx::array& indices,
-                                  int group_size, int bits, const std::string& mode,
-                                  mx::StreamOrDevice s) {
-  const char* op = "gather_quantized_matmul";
-  const WeightFormat format = packed_format(op, bits, group_size, mode);
-  return build(op, x, packed_arrays(op, format, w, scales, biases), format, indices, s);
+void mix_blocks(const Mix& mix, const float* products, int tokens) {
+  cpu::parallel_for(tokens, [&](int t) {
+    const float* scores = mix.scores + static_cast<size_t>(t) * mix.slots;
+    const float* block = products + t * mix.slots * mix.values;
+    for (size_t i = 0; i < mix.values; ++i) {
+      float sum = 0;
+      for (int slot = 0; slot < mix.slots; ++slot) {
+        sum += scores[slot] * block[slot * mix.values + i];
+      }
+      cpu::store_element(mix.y, mix.y_element, t * mix.values + i, sum);
+    }
+  });
 }
 
-mx::array gather_linear(const mx::array& x, const mx::array& w, const mx::array& indices,
-                        mx::StreamOrDevice s) {
-  return build("gather_linear", x, {w}, kDense, indices, s);
+}  // namespace
+
+mx::array gather_matmul(const mx::array& x, const Weight& w, const mx::array& indices,
+                        const std::optional<mx::array>& scores, mx::StreamOrDevice s) {
+  return build(x, {w}, indices, scores, scores ? Epilogue::mix : Epilogue::none, s);
+}
+
+mx::array gather_swiglu(const mx::array& x, const Weight& gate, const Weight& up,
+                        const mx::array& indices, mx::StreamOrDevice s) {
+  const mx::array &a = gate.arrays[0], &b = up.arrays[0];
+  if (a.ndim() != b.ndim() || a.shape(0) != b.shape(0) || a.shape(-2) != b.shape(-2)) {
+    refuse(kOp, "gate and up must have the same number of experts and of rows.");
+  }
+  return build(x, {gate, up}, indices, std::nullopt, Epilogue::swiglu, s);
 }
 
 void GatherQuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) {
   out.set_data(mx::allocator::malloc(out.nbytes()));
   const mx::array& x = inputs[0];
   const mx::array& indices = inputs[1];
-  const int experts = inputs[2].shape(0);
+  const bool mixed = epilogue_ == Epilogue::mix;
+  const mx::array* first = &inputs[mixed ? 3 : 2];
+  const int experts = first->shape(0);
   const int rows = x.shape(-2);
 
   cpu::MatmulRequest request{};
   request.K = x.shape(-1);
   request.x = x.data<void>();
   request.x_element = element_of(x.dtype());
-  cpu::MatmulPart part{};
-  part.N = out.shape(-1);
-  part.y = out.data<void>();
-  part.y_element = element_of(out.dtype());
-  request.parts = {part};
-  std::vector<cpu::Weights> weights;
-  for (int e = 0; e < experts; ++e) {
-    weights.push_back(weights_of(format_, &inputs[2], e));
+  request.swiglu = epilogue_ == Epilogue::swiglu;
+  request.parts.resize(formats_.size());
+  for (cpu::MatmulPart& part : request.parts) {
+    part.N = out.shape(-1);
+    part.y = out.data<void>();
+    part.y_element = element_of(out.dtype());
   }
-  auto run = [request, rows, weights = std::move(weights), index = indices.data<uint32_t>(),
+  std::vector<std::vector<cpu::Weights>> weights(experts);  // of each expert, one a part
+  for (const WeightFormat& format : formats_) {
+    for (int e = 0; e < experts; ++e) {
+      weights[e].push_back(weights_of(format, first, e));
+    }
+    first += format.num_arrays();
+  }
+  Mix mix{};
+  if (mixed) {
+    mix = {indices.shape(-1), static_cast<size_t>(rows) * out.shape(-1), inputs[2].data<float>(),
+           out.data<void>(), element_of(out.dtype())};
+  }
+  auto run = [request, rows, mix, weights = std::move(weights), index = indices.data<uint32_t>(),
               source = broadcast_blocks(batch_of(x), indices.shape())]() mutable {
     const int count = static_cast<int>(source.size());
     const Grouped g = group_by_expert(index, count, static_cast<int>(weights.size()));
+    const size_t block = static_cast<size_t>(rows) * request.parts[0].N;
+    std::vector<float> products;
+    if (mix.slots != 0) {
+      products.resize(count * block);
+      request.parts[0].y = products.data();
+      request.parts[0].y_element = cpu::Element::f32;
+    }
     std::vector<int> x_rows, y_rows;
     for (size_t e = 0; e < weights.size(); ++e) {
       x_rows.clear();
@@ -157,16 +250,20 @@ void GatherQuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::a
       request.M = static_cast<int>(x_rows.size());
       request.x_rows = x_rows.data();
       request.y_rows = y_rows.data();
-      request.parts[0].w = weights[e];
+      for (size_t part = 0; part < request.parts.size(); ++part) {
+        request.parts[part].w = weights[e][part];
+      }
       cpu::matmul(request);
     }
     const cpu::MatmulPart& part = request.parts[0];
-    const size_t block = static_cast<size_t>(rows) * part.N;
     for (int i : g.invalid) {
       for (size_t j = 0; j < block; ++j) {
         cpu::store_element(part.y, part.y_element, i * block + j,
                            std::numeric_limits<float>::quiet_NaN());
       }
+    }
+    if (mix.slots != 0) {
+      mix_blocks(mix, products.data(), count / mix.slots);
     }
   };
   mx::cpu::get_command_encoder(stream()).dispatch(std::move(run));
@@ -179,45 +276,26 @@ void GatherQuantizedMatmul::eval_gpu(const std::vector<mx::array>&, mx::array&) 
 std::vector<mx::array> GatherQuantizedMatmul::vjp(const std::vector<mx::array>& primals,
                                                   const std::vector<mx::array>& cotangents,
                                                   const std::vector<int>& argnums,
-                                                  const std::vector<mx::array>&) {
-  if (argnums.size() != 1 || argnums[0] != 0) {
-    throw std::invalid_argument(
-        "[gather_quantized_matmul] expert weights have no gradient; freeze them, or train "
-        "adapters.");
-  }
-  const mx::array& x = primals[0];
-  const mx::array& dy = cotangents[0];
-  const auto s = stream();
-  mx::array dx = dy;
-  if (format_.kind == cpu::WeightKind::dense) {
-    dx = mx::gather_mm(dy, primals[2], std::nullopt, primals[1], false, s);
-  } else {
-    const bool affine = format_.kind == cpu::WeightKind::affine;
-    dx = mx::gather_qmm(dy, primals[2], primals[3],
-                        affine ? std::optional(primals[4]) : std::nullopt, std::nullopt, primals[1],
-                        false, format_.group_size, format_.bits, mode_name(format_.kind),
-                        std::nullopt, false, s);
-  }
-  // Sum over the dimensions along which x was broadcast.
-  const int extra = static_cast<int>(dx.ndim() - x.ndim());
-  std::vector<int> axes;
-  for (int d = 0; d < static_cast<int>(dx.ndim()) - 2; ++d) {
-    if (d < extra || (x.shape(d - extra) == 1 && dx.shape(d) != 1)) {
-      axes.push_back(d);
+                                                  const std::vector<mx::array>& outputs) {
+  for (int arg : argnums) {
+    if (arg != 0 && (epilogue_ != Epilogue::mix || arg != 2)) {
+      refuse(kOp, "expert weights have no gradient; freeze them, or train adapters.");
     }
   }
-  if (!axes.empty()) {
-    dx = mx::sum(dx, axes, false, s);
-  }
-  return {mx::astype(mx::reshape(dx, x.shape(), s), x.dtype(), s)};
+  auto function = [&](const std::vector<mx::array>& inputs) {
+    return std::vector{composed(inputs, formats_, epilogue_, outputs[0].dtype(), stream())};
+  };
+  return composed_vjp(function, primals, cotangents, argnums);
 }
 
 bool GatherQuantizedMatmul::is_equivalent(const mx::Primitive& other) const {
-  return format_ == static_cast<const GatherQuantizedMatmul&>(other).format_;
+  const auto& o = static_cast<const GatherQuantizedMatmul&>(other);
+  return formats_ == o.formats_ && epilogue_ == o.epilogue_;
 }
 
 std::vector<mx::Shape> GatherQuantizedMatmul::output_shapes(const std::vector<mx::array>& inputs) {
-  return {result_shape(inputs[0], inputs[1], inputs[2])};
+  const mx::array& w = inputs[epilogue_ == Epilogue::mix ? 3 : 2];
+  return {result_shape(inputs[0], inputs[1], w, epilogue_)};
 }
 
 }  // namespace mixbit

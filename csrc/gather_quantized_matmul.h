@@ -1,37 +1,45 @@
-// The matmul of quantized_matmul.h for mixture-of-experts: each row picks its weight from a stack.
+// The products of quantized_matmul.h for mixture-of-experts: each row block picks its weight from a
+// stack of E.
 #pragma once
 
 #include <optional>
-#include <string>
+#include <vector>
 
 #include "mlx/primitives.h"
+#include "quantized_matmul.h"
 #include "weights.h"
 
 namespace mixbit {
 
-// x [..., M, K]; w [E, N, ·] with scales and biases alike; indices [...] of an integer type, values
-// in [0, E), broadcasting with x's leading dimensions. Returns [indices..., M, N] in x's dtype: row
-// block i is x[i] · value(w[indices[i]])ᵀ. An index out of range gives NaN.
-MIXBIT_API mx::array gather_quantized_matmul(const mx::array& x, const mx::array& w,
-                                             const mx::array& scales,
-                                             const std::optional<mx::array>& biases,
-                                             const mx::array& indices, int group_size, int bits,
-                                             const std::string& mode, mx::StreamOrDevice s = {});
-
-// The same for dense weights [E, N, K].
-MIXBIT_API mx::array gather_linear(const mx::array& x, const mx::array& w, const mx::array& indices,
+// x [..., M, K]; a stack of weights [E, N, K] without bias; indices [...] of an integer type,
+// values in [0, E), broadcasting with x's leading dimensions. Returns [indices..., M, N] in x's
+// dtype: row block i is x[i] · value(w[indices[i]])ᵀ, rounded once. An index out of range gives
+// NaN.
+//
+// With scores, of the shape of indices, the blocks along the last dimension of indices are
+// multiplied by them and added up in that order, before rounding: [indices[:-1]..., M, N].
+MIXBIT_API mx::array gather_matmul(const mx::array& x, const Weight& w, const mx::array& indices,
+                                   const std::optional<mx::array>& scores,
                                    mx::StreamOrDevice s = {});
 
-// Inputs: x, indices (uint32), the weight's arrays; all row-contiguous.
+// SiLU(x · gateᵀ) · (x · upᵀ) of the same expert, for two stacks of one shape: [indices..., M, N]
+// in x's dtype, rounded once.
+MIXBIT_API mx::array gather_swiglu(const mx::array& x, const Weight& gate, const Weight& up,
+                                   const mx::array& indices, mx::StreamOrDevice s = {});
+
+// Inputs: x, indices (uint32), scores (float32) if mixed, then each stack's arrays; all
+// row-contiguous.
 class GatherQuantizedMatmul : public mx::UnaryPrimitive {
  public:
-  GatherQuantizedMatmul(mx::Stream stream, WeightFormat format)
-      : mx::UnaryPrimitive(stream), format_(format) {}
+  enum class Epilogue { none, swiglu, mix };
+
+  GatherQuantizedMatmul(mx::Stream stream, std::vector<WeightFormat> formats, Epilogue epilogue)
+      : mx::UnaryPrimitive(stream), formats_(std::move(formats)), epilogue_(epilogue) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override;
   void eval_gpu(const std::vector<mx::array>& inputs, mx::array& out) override;
 
-  // With respect to x.
+  // With respect to x and the scores.
   std::vector<mx::array> vjp(const std::vector<mx::array>& primals,
                              const std::vector<mx::array>& cotangents,
                              const std::vector<int>& argnums,
@@ -42,7 +50,8 @@ class GatherQuantizedMatmul : public mx::UnaryPrimitive {
   std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override;
 
  private:
-  WeightFormat format_;
+  std::vector<WeightFormat> formats_;
+  Epilogue epilogue_;
 };
 
 }  // namespace mixbit

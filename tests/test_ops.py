@@ -290,6 +290,121 @@ def test_experts_that_do_not_broadcast_are_refused() -> None:
         ops.gather_quantized_matmul(random(3, 1, 64), *experts(4), mx.array([1, 2]), group_size=32)
 
 
+def fused_experts(x: np.ndarray, chosen: np.ndarray, stacks: list[np.ndarray]) -> np.ndarray:
+    """SiLU(x gate^T) * (x up^T) of the chosen experts, in fp64."""
+    gate, up = (np.einsum("...mk,...nk->...mn", x, stack[chosen]) for stack in stacks)
+    return gate / (1 + np.exp(-gate)) * up
+
+
+@pytest.mark.parametrize("M", [1, 3])
+@pytest.mark.parametrize("tokens", [2, 40])
+def test_expert_swiglu_against_fp64(tokens: int, M: int) -> None:
+    packed_gate, dense_up = experts(3), random(5, 12, 64, seed=7)
+    x = random(tokens, 1, M, 64)
+    chosen = np.random.default_rng(2).integers(0, 5, (tokens, 3))
+    y = ops.gather_swiglu(
+        x, ops.Weight(*packed_gate, group_size=32, bits=3), ops.Weight(dense_up), mx.array(chosen)
+    )
+    stacks = [unpacked(packed_gate, 3, 32, "affine"), double(dense_up)]
+    assert relative_error(y, fused_experts(double(x), chosen, stacks)) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_scored_experts_are_summed_before_rounding(dtype: mx.Dtype) -> None:
+    weight = experts(5)
+    x, scores = random(7, 3, 1, 64, dtype=dtype), mx.abs(random(7, 3, seed=3))
+    chosen = np.random.default_rng(2).integers(0, 5, (7, 3))
+    y = ops.gather_matmul(
+        x, ops.Weight(*weight, group_size=32, bits=5), mx.array(chosen), scores=scores
+    )
+    values = unpacked(weight, 5, 32, "affine")[chosen]
+    want = np.einsum("ts,tsmk,tsnk->tmn", double(scores), double(x), values)
+    assert y.shape == (7, 1, 12)
+    assert y.dtype == dtype
+    limit = {mx.float32: 1e-6, mx.float16: 5e-4, mx.bfloat16: 3e-3}[dtype]
+    assert relative_error(y, want) < limit
+
+
+def test_gradients_of_fused_experts() -> None:
+    gate, up = (ops.Weight(*experts(4), group_size=32) for _ in range(2))
+    wide = ops.Weight(random(5, 64, 12, seed=9))
+    chosen = mx.array([[0, 3], [3, 3], [4, 1]])
+    x, logits = random(3, 1, 1, 64), random(3, 2, seed=4)
+
+    def ours(x: mx.array, logits: mx.array) -> mx.array:
+        hidden = ops.gather_swiglu(x, gate, up, chosen)
+        return ops.gather_matmul(hidden, wide, chosen, scores=mx.softmax(logits)).square().sum()
+
+    def composed(x: mx.array, logits: mx.array) -> mx.array:
+        g, u = (ops.gather_matmul(x, w, chosen) for w in (gate, up))
+        y = (g * mx.sigmoid(g) * u) @ wide.w[chosen].swapaxes(-1, -2)
+        return (y * mx.softmax(logits)[..., None, None]).sum(-3).square().sum()
+
+    for got, want in zip(
+        mx.grad(ours, argnums=(0, 1))(x, logits),
+        mx.grad(composed, argnums=(0, 1))(x, logits),
+        strict=True,
+    ):
+        assert mx.allclose(got, want, rtol=1e-3, atol=1e-3)
+    with pytest.raises(ValueError, match="expert weights have no gradient"):
+        mx.grad(lambda w: ops.gather_matmul(x, ops.Weight(w), chosen).sum())(random(5, 12, 64))
+
+
+def test_fused_experts_that_do_not_fit_are_refused() -> None:
+    x, chosen = random(2, 1, 1, 64), mx.array([[0, 1], [2, 3]])
+    with pytest.raises(ValueError, match="the same number of experts and of rows"):
+        ops.gather_swiglu(x, ops.Weight(random(5, 8, 64)), ops.Weight(random(5, 9, 64)), chosen)
+    with pytest.raises(ValueError, match=r"scores must have the indices' shape \(2, 2\)"):
+        ops.gather_matmul(x, ops.Weight(random(5, 8, 64)), chosen, scores=random(2))
+    with pytest.raises(ValueError, match="take no bias"):
+        ops.gather_matmul(x, ops.Weight(random(5, 8, 64), bias=random(8)), chosen)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_route_against_fp64(dtype: mx.Dtype, normalise: bool) -> None:
+    logits = random(2, 3, 37, dtype=dtype)
+    indices, scores = ops.route(logits, 5, normalise=normalise)
+    assert indices.dtype == mx.uint32
+    assert scores.dtype == mx.float32
+    want = np.argsort(-double(logits), axis=-1, kind="stable")[..., :5]
+    assert np.array_equal(np.array(indices), want)
+    p = np.exp(double(logits))
+    chosen = np.take_along_axis(p, want, -1)
+    total = (chosen if normalise else p).sum(-1, keepdims=True)
+    assert relative_error(scores, chosen / total) < 1e-6
+
+
+def test_route_takes_the_earlier_of_equals_and_no_nan() -> None:
+    logits = mx.array([[float("nan"), 1, 2, float("nan"), 2], [float("nan")] * 4 + [0]])
+    indices, scores = ops.route(logits, 2, normalise=True)
+    assert np.array(indices).tolist() == [[2, 4], [4, 0xFFFFFFFF]]
+    assert np.array(scores).tolist() == [[0.5, 0.5], [1, 0]]
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_route_gradient(normalise: bool) -> None:
+    logits, weights = random(3, 9), random(3, 4, seed=2)
+
+    def ours(logits: mx.array) -> mx.array:
+        return (ops.route(logits, 4, normalise=normalise)[1] * weights).sum()
+
+    def composed(logits: mx.array) -> mx.array:
+        chosen = mx.stop_gradient(mx.argsort(-logits, axis=-1)[:, :4])
+        p = mx.take_along_axis(mx.softmax(logits, axis=-1), chosen, axis=-1)
+        return ((p / p.sum(-1, keepdims=True) if normalise else p) * weights).sum()
+
+    assert mx.allclose(mx.grad(ours)(logits), mx.grad(composed)(logits), atol=1e-6)
+
+
+def test_route_refuses_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="at most 1023 experts"):
+        ops.route(random(1, 1024), 2, normalise=True)
+    for slots in (0, 6, 33):
+        with pytest.raises(ValueError, match="slots must be from 1 to 32 and to the 5 experts"):
+            ops.route(random(2, 5), slots, normalise=True)
+
+
 # ---- gated delta --------------------------------------------------------------------------------
 
 

@@ -167,8 +167,14 @@ void run_swiglu_tile(Matmul gate, Matmul up, const Tile& t) {
     p->y_column = t.n0;
     run_tile(*p, t);
   }
-  kernels().swiglu(products, products + size_t(rows) * columns, rows, columns, target.y,
-                   target.y_element, size_t(t.m0) * target.N + t.n0, target.N);
+  const float *gates = products, *ups = products + size_t(rows) * columns;
+  // Rows that lie side by side in y, as many at a time.
+  const int run = target.y_rows == nullptr ? rows : 1;
+  for (int m = 0; m < rows; m += run) {
+    const int row = target.y_rows == nullptr ? t.m0 : target.y_rows[t.m0 + m];
+    kernels().swiglu(gates + size_t(m) * columns, ups + size_t(m) * columns, run, columns, target.y,
+                     target.y_element, size_t(row) * target.N + t.n0, target.N);
+  }
 }
 
 // Columns of a tile: whole register tiles, enough work to be worth a wake-up, and several tiles for

@@ -9,7 +9,7 @@ import mlx.core
 
 class Weight:
     """
-    A weight matrix [N, K], packed or (without scales) dense, with its bias [N] and the dtype of its product.
+    A weight matrix [N, K] or a stack of them, packed or (without scales) dense, with its bias [N] and the dtype of its product.
     """
 
     def __init__(self, w: mlx.core.array, scales: mlx.core.array | None = None, biases: mlx.core.array | None = None, *, bias: mlx.core.array | None = None, group_size: int = 64, bits: int = 4, mode: str = 'affine', dtype: mlx.core.Dtype | None = None) -> None: ...
@@ -22,14 +22,19 @@ def matmul(x: mlx.core.array, weights: Sequence[Weight], *, stream: mlx.core.Str
 def swiglu(x: mlx.core.array, gate: Weight, up: Weight, *, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
     """SiLU(x gateᵀ) (x upᵀ): [..., N] in x's dtype."""
 
-def gather_quantized_matmul(x: mlx.core.array, w: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array | None, indices: mlx.core.array, *, group_size: int = 64, bits: int = 4, mode: str = 'affine', stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
+def gather_matmul(x: mlx.core.array, weight: Weight, indices: mlx.core.array, *, scores: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
     """
-    x [..., M, K] times the transposes of w[indices], w packed [E, N, K]: [indices..., M, N].
+    x [..., M, K] times the transposes of weight[indices], weight [E, N, K]: [indices..., M, N], or with scores summed over the last of the indices' dimensions.
     """
 
-def gather_linear(x: mlx.core.array, w: mlx.core.array, indices: mlx.core.array, *, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
+def gather_swiglu(x: mlx.core.array, gate: Weight, up: Weight, indices: mlx.core.array, *, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
     """
-    x [..., M, K] times the transposes of w[indices], w dense [E, N, K]: [indices..., M, N].
+    SiLU(x gate[indices]ᵀ) (x up[indices]ᵀ), stacks [E, N, K]: [indices..., M, N].
+    """
+
+def route(logits: mlx.core.array, slots: int, *, normalise: bool, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array]:
+    """
+    The largest of a router's logits [..., E] and their softmax: (uint32, float32) [..., slots].
     """
 
 def gated_delta(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, g: mlx.core.array, beta: mlx.core.array, state: mlx.core.array | None = None, mask: mlx.core.array | None = None, *, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array]:
@@ -100,6 +105,14 @@ def launch_plan_matmul(*, M: int, K: int, x: mlx.core.Dtype, parts: Sequence[Mat
     """
     Launches of matmul and swiglu for x [M, K] of dtype `x`; `norm` and `residual` are dtypes.
     """
+
+def launch_plan_gather(*, tokens: int, slots: int, M: int = 1, K: int, experts: int, x: mlx.core.Dtype, parts: Sequence[MatmulPart], shared_x: bool = False, mix: bool = False, generation: int = 15, size: str = 's') -> LaunchPlan:
+    """
+    Launches of gather_matmul, of gather_swiglu for two parts; `mix`: with scores.
+    """
+
+def launch_plan_route(*, tokens: int, experts: int, slots: int, logits: mlx.core.Dtype, normalise: bool, generation: int = 15, size: str = 's') -> LaunchPlan:
+    """Launches of route."""
 
 def isa() -> str:
     """Name of the instruction set whose kernels run."""

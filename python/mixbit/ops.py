@@ -28,11 +28,14 @@ __all__ = [
     "delta_net",
     "gated_delta",
     "gather_linear",
+    "gather_matmul",
     "gather_quantized_matmul",
+    "gather_swiglu",
     "kl_divergence",
     "linear",
     "matmul",
     "quantized_matmul",
+    "route",
     "swiglu",
 ]
 
@@ -117,6 +120,36 @@ def linear(x: mx.array, w: mx.array, *, bias: mx.array | None = None) -> mx.arra
     return y
 
 
+def gather_matmul(
+    x: mx.array,
+    weight: Weight,
+    indices: mx.array,
+    *,
+    scores: mx.array | None = None,
+    sorted_indices: bool = False,
+) -> mx.array:
+    """Each row block of ``x`` times the transpose of its own weight out of a stack of E.
+
+    Args:
+        x: [..., M, K]; the leading dimensions broadcast to those of ``indices``.
+        weight: arrays with a leading dimension E, no bias; its ``dtype`` does not count.
+        indices: integers [...] in [0, E).
+        scores: floating, of the shape of ``indices``: the blocks along its last dimension are
+            multiplied by them and added up, in that order.
+        sorted_indices: a promise that ``indices`` ascend, of which stock MLX makes use.
+
+    Returns:
+        [*indices.shape, M, N], with ``scores`` [*indices.shape[:-1], M, N], in the dtype of ``x``,
+        rounded once. Differentiable in ``x`` and ``scores``. An index out of range gives NaN.
+
+    Raises:
+        ValueError: for shapes, dtypes or formats that do not fit together.
+    """
+    if (core := native_here()) is not None:
+        return core.gather_matmul(x, _native(core, weight), indices, scores=scores)
+    return stock.gather_matmul(x, weight, indices, scores, sorted_indices)
+
+
 def gather_quantized_matmul(
     x: mx.array,
     w: mx.array,
@@ -129,49 +162,58 @@ def gather_quantized_matmul(
     mode: str = "affine",
     sorted_indices: bool = False,
 ) -> mx.array:
-    """Each row block of ``x`` times the transpose of its own weight out of a stack of E.
-
-    Args:
-        x: [..., M, K]; the leading dimensions broadcast to those of ``indices``.
-        w, scales, biases: as for :func:`quantized_matmul` with a leading dimension E.
-        indices: integers [...] in [0, E).
-        group_size, bits, mode: as for :func:`quantized_matmul`.
-        sorted_indices: a promise that ``indices`` ascend, of which stock MLX makes use.
-
-    Returns:
-        [*indices.shape, M, N] in the dtype of ``x``. Differentiable in ``x``. An index out of
-        range gives NaN.
-
-    Raises:
-        ValueError: for shapes, dtypes or formats that do not fit together.
-    """
-    if (core := native_here()) is not None:
-        return core.gather_quantized_matmul(
-            x, w, scales, biases, indices, group_size=group_size, bits=bits, mode=mode
-        )
-    return mx.gather_qmm(
-        x,
-        w,
-        scales,
-        biases,
-        rhs_indices=indices,
-        transpose=True,
-        group_size=group_size,
-        bits=bits,
-        mode=mode,
-        sorted_indices=sorted_indices,
-    )
+    """:func:`gather_matmul` with packed weights; the arguments are :class:`Weight`'s."""
+    weight = Weight(w, scales, biases, None, group_size, bits, mode)
+    return gather_matmul(x, weight, indices, sorted_indices=sorted_indices)
 
 
 def gather_linear(
     x: mx.array, w: mx.array, indices: mx.array, *, sorted_indices: bool = False
 ) -> mx.array:
-    """:func:`gather_quantized_matmul` for dense weights ``w`` [E, N, K]."""
+    """:func:`gather_matmul` with dense weights ``w`` [E, N, K]."""
+    return gather_matmul(x, Weight(w), indices, sorted_indices=sorted_indices)
+
+
+def gather_swiglu(
+    x: mx.array, gate: Weight, up: Weight, indices: mx.array, *, sorted_indices: bool = False
+) -> mx.array:
+    """``SiLU(x gate^T) * (x up^T)`` with an expert's ``gate`` and ``up`` for each row block.
+
+    Args:
+        x, indices, sorted_indices: as for :func:`gather_matmul`.
+        gate: stack of weights [E, N, K] without bias; its ``dtype`` does not count.
+        up: likewise, of the same shape.
+
+    Returns:
+        [*indices.shape, M, N] in the dtype of ``x``, rounded once. Differentiable in ``x``.
+
+    Raises:
+        ValueError: for shapes, dtypes or formats that do not fit together.
+    """
     if (core := native_here()) is not None:
-        return core.gather_linear(x, w, indices)
-    return mx.gather_mm(
-        x, w.swapaxes(-1, -2), rhs_indices=indices, sorted_indices=sorted_indices
-    ).astype(x.dtype)
+        return core.gather_swiglu(x, _native(core, gate), _native(core, up), indices)
+    return stock.gather_swiglu(x, gate, up, indices, sorted_indices)
+
+
+def route(logits: mx.array, slots: int, *, normalise: bool) -> tuple[mx.array, mx.array]:
+    """The experts that a router chooses, and how much each counts.
+
+    Args:
+        logits: [..., E], floating, E <= 1023.
+        slots: how many experts to choose, at most 32 and E.
+        normalise: softmax over the chosen logits, so that the scores sum to 1; else over all.
+
+    Returns:
+        uint32 [..., slots], the largest logits first and the earlier of equals first, and their
+        softmax in float32 [..., slots]. Differentiable in ``logits`` through the scores.
+
+    Raises:
+        ValueError: for a shape, dtype or number of slots that does not fit.
+    """
+    if (core := native_here()) is not None:
+        indices, scores = core.route(logits, slots, normalise=normalise)
+        return indices, scores
+    return stock.route(logits, slots, normalise)
 
 
 def attention(

@@ -19,10 +19,13 @@ __all__ = [
     "decay",
     "gated_delta",
     "gated_norm",
+    "gather_matmul",
+    "gather_swiglu",
     "kl_divergence",
     "last_steps",
     "logit_tiles",
     "matmul",
+    "route",
     "swiglu",
 ]
 
@@ -61,6 +64,56 @@ def swiglu(x: mx.array, gate: Weight, up: Weight) -> mx.array:
     from mlx_lm.models.activations import swiglu as activation
 
     return activation(matmul(x, gate), matmul(x, up))
+
+
+def gather_matmul(
+    x: mx.array,
+    weight: Weight,
+    indices: mx.array,
+    scores: mx.array | None,
+    sorted_indices: bool,
+) -> mx.array:
+    """As :func:`mixbit.ops.gather_matmul`."""
+    if weight.scales is None:
+        transposed = weight.w.swapaxes(-1, -2)
+        y = mx.gather_mm(x, transposed, rhs_indices=indices, sorted_indices=sorted_indices)
+    else:
+        y = mx.gather_qmm(
+            x,
+            weight.w,
+            weight.scales,
+            weight.biases,
+            rhs_indices=indices,
+            transpose=True,
+            group_size=weight.group_size,
+            bits=weight.bits,
+            mode=weight.mode,
+            sorted_indices=sorted_indices,
+        )
+    if scores is not None:
+        y = (y * scores[..., None, None]).sum(axis=-3)
+    return y.astype(x.dtype)
+
+
+def gather_swiglu(
+    x: mx.array, gate: Weight, up: Weight, indices: mx.array, sorted_indices: bool
+) -> mx.array:
+    """As :func:`mixbit.ops.gather_swiglu`."""
+    from mlx_lm.models.activations import swiglu as activation
+
+    return activation(
+        gather_matmul(x, gate, indices, None, sorted_indices),
+        gather_matmul(x, up, indices, None, sorted_indices),
+    )
+
+
+def route(logits: mx.array, slots: int, normalise: bool) -> tuple[mx.array, mx.array]:
+    """As :func:`mixbit.ops.route`."""
+    logits = logits.astype(mx.float32)
+    chosen = mx.stop_gradient(mx.argsort(-logits, axis=-1)[..., :slots])
+    if normalise:
+        return chosen, mx.softmax(mx.take_along_axis(logits, chosen, axis=-1), axis=-1)
+    return chosen, mx.take_along_axis(mx.softmax(logits, axis=-1), chosen, axis=-1)
 
 
 def gated_delta(
