@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import ArraysCache, BatchKVCache, make_prompt_cache
-from mlx_lm.models.switch_layers import SwitchLinear
+from mlx_lm.models.switch_layers import SwitchGLU, SwitchLinear
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
@@ -265,6 +265,23 @@ def test_tied_heads_use_the_embedding_at_its_own_width() -> None:
     assert type(model.model.embed_tokens) is mixbit.nn.QuantizedEmbedding
     assert model.model.embed_tokens.bits == 6
     assert relative_error(model(TOKENS), want) < 1e-5
+
+
+class Ramp(nn.Module):
+    """Somebody's activation."""
+
+    def __call__(self, x: mx.array, gate: mx.array) -> mx.array:
+        return mx.maximum(gate, 0) * x
+
+
+def test_experts_with_a_foreign_activation_keep_to_it() -> None:
+    stock, ours = build("qwen3_5_moe"), build("qwen3_5_moe")
+    for model in (stock, ours):
+        for _, module in model.named_modules():
+            if type(module) is SwitchGLU:
+                module.activation = Ramp()
+    mixbit.accelerate(ours)
+    assert mx.allclose(ours(TOKENS), stock(TOKENS), rtol=1e-4, atol=1e-4)
 
 
 def test_lora_trains_on_packed_weights() -> None:

@@ -22,6 +22,7 @@ _REPLACEMENTS: dict[type, type] = {
     switch_layers.QuantizedSwitchLinear: nn.QuantizedSwitchLinear,
     qwen3_next.Qwen3NextAttention: nn.Attention,
     qwen3_next.Qwen3NextMLP: nn.MLP,
+    qwen3_next.Qwen3NextSparseMoeBlock: nn.SparseMoeBlock,
     qwen3_5.GatedDeltaNet: nn.GatedDeltaNet,
     qwen3_next.Qwen3NextGatedDeltaNet: nn.Qwen3NextGatedDeltaNet,
 }

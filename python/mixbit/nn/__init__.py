@@ -5,6 +5,7 @@ always saw; only ``__call__`` is ours.
 """
 
 from mixbit.nn.attention import Attention
+from mixbit.nn.experts import SparseMoeBlock
 from mixbit.nn.gated_delta_net import GatedDeltaNet, Qwen3NextGatedDeltaNet
 from mixbit.nn.linear import Embedding, Linear, QuantizedEmbedding, QuantizedLinear
 from mixbit.nn.mlp import MLP
@@ -20,5 +21,6 @@ __all__ = [
     "QuantizedLinear",
     "QuantizedSwitchLinear",
     "Qwen3NextGatedDeltaNet",
+    "SparseMoeBlock",
     "SwitchLinear",
 ]
