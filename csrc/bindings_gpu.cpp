@@ -89,6 +89,31 @@ void bind_launch_plans(nb::module_& m) {
       nb::kw_only(), "M"_a, "K"_a, "x"_a, "parts"_a, "swiglu"_a = false, "norm"_a = nb::none(),
       "eps"_a = 0.f, "residual"_a = nb::none(), "generation"_a = 15, "size"_a = "s",
       "Launches of matmul and swiglu for x [M, K] of dtype `x`; `norm` and `residual` are dtypes.");
+
+  m.def(
+      "launch_plan_gather",
+      [](int tokens, int slots, int M, int K, int experts, mx::Dtype x,
+         const std::vector<Part>& parts, bool shared_x, bool mix, int generation,
+         const std::string& size) {
+        gpu::GatherQuantizedMatmul op{tokens,        slots, M,  parts.at(0).N, K, experts, shared_x,
+                                      element_of(x), {},    mix};
+        for (const Part& part : parts) {
+          op.parts.push_back({part.format, part.element});
+        }
+        return gpu::launch_plan(op, {generation, size.at(0)});
+      },
+      nb::kw_only(), "tokens"_a, "slots"_a, "M"_a = 1, "K"_a, "experts"_a, "x"_a, "parts"_a,
+      "shared_x"_a = false, "mix"_a = false, "generation"_a = 15, "size"_a = "s",
+      "Launches of gather_matmul, of gather_swiglu for two parts; `mix`: with scores.");
+  m.def(
+      "launch_plan_route",
+      [](int tokens, int experts, int slots, mx::Dtype logits, bool normalise, int generation,
+         const std::string& size) {
+        return gpu::launch_plan(gpu::Route{tokens, experts, slots, normalise, element_of(logits)},
+                                {generation, size.at(0)});
+      },
+      nb::kw_only(), "tokens"_a, "experts"_a, "slots"_a, "logits"_a, "normalise"_a,
+      "generation"_a = 15, "size"_a = "s", "Launches of route.");
 }
 
 }  // namespace mixbit

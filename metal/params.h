@@ -11,7 +11,7 @@ enum MixbitElement { kAbsent = 0, kFloat = 1, kHalf = 2, kBfloat = 3 };
 
 #define MIXBIT_MAX_PARTS 5
 
-// ---- matvec.metal -------------------------------------------------------------------------------
+// ---- matvec.metal, qmm.metal --------------------------------------------------------------------
 
 enum {
   kMatvecRows = 4,       // rows of weights that one lane works on
@@ -20,9 +20,15 @@ enum {
   kMatvecTileGroups = 4  // and where it is a tile of several
 };
 
+enum {
+  kTileRows = 64,     // of x that a threadgroup of qmm works on,
+  kTileColumns = 64,  // and of weights, which swiglu splits between gate and up
+  kTileThreads = 128
+};
+
 struct MatvecPart {
   uint32_t N;
-  uint32_t first;   // its threadgroups begin here along x
+  uint32_t first;   // its threadgroups begin here: along x (matvec), along y (qmm)
   uint32_t format;  // index among the kernel's weight formats
   uint32_t bias;    // MixbitElement
   uint32_t y;       // MixbitElement
@@ -34,4 +40,35 @@ struct MatvecParams {
   uint32_t residual;  // MixbitElement
   float eps;          // of the RMSNorm
   MatvecPart parts[MIXBIT_MAX_PARTS];
+};
+
+// ---- experts.metal, gather_qmm.metal, gather_matvec.metal ---------------------------------------
+
+struct RouteParams {
+  uint32_t experts, slots;
+  uint32_t normalise;
+};
+
+struct SortRowsParams {
+  uint32_t blocks, M;  // blocks of M rows
+  uint32_t experts;
+};
+
+// Rows of one expert: order[first …], at most kTileRows. Expert number `experts` has those whose
+// index is out of range.
+struct RowTile {
+  uint32_t expert, first, count;
+};
+
+struct GatherParams {
+  uint32_t N, K, experts;
+  uint32_t slots;     // of a token, each a block of M rows
+  uint32_t M, share;  // `share` blocks one after the other have one block of x
+  uint32_t y;         // MixbitElement
+};
+
+struct MixParams {
+  uint32_t values;  // of y for a token
+  uint32_t slots;
+  uint32_t y;  // MixbitElement
 };

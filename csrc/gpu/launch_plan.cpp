@@ -2,6 +2,8 @@
 
 #include <cctype>
 
+#include "params.h"
+
 namespace mixbit::gpu {
 
 const char* msl_type(cpu::Element element) {
@@ -12,6 +14,30 @@ const char* msl_type(cpu::Element element) {
       return "half";
     default:
       return "bfloat";
+  }
+}
+
+uint32_t element_code(const std::optional<cpu::Element>& element) {
+  if (!element) {
+    return kAbsent;
+  }
+  return *element == cpu::Element::f32 ? kFloat : *element == cpu::Element::f16 ? kHalf : kBfloat;
+}
+
+std::string msl_format(const WeightFormat& format, cpu::Element element) {
+  using cpu::WeightKind;
+  switch (format.kind) {
+    case WeightKind::dense:
+      return std::string("Dense<") + msl_type(element) + ">";
+    case WeightKind::affine:
+      return "Affine<" + std::to_string(format.bits) + ", " + std::to_string(format.group_size) +
+             ", " + msl_type(element) + ">";
+    case WeightKind::mxfp4:
+      return "Mxfp4";
+    case WeightKind::mxfp8:
+      return "Mxfp8";
+    default:
+      return "Nvfp4";
   }
 }
 
@@ -35,7 +61,7 @@ Launch make_launch(const std::string& family, const std::string& base,
     }
     gap = !usable;
   }
-  const std::string type = base + "<" + list + ">";
+  const std::string type = arguments.empty() ? base : base + "<" + list + ">";
   launch.instantiation = "template [[host_name(\"" + launch.kernel + "\")]] [[kernel]] decltype(" +
                          type + ") " + type + ";";
   return launch;

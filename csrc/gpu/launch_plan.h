@@ -83,10 +83,45 @@ struct QuantizedMatmul {
 };
 MIXBIT_API LaunchPlan launch_plan(const QuantizedMatmul& op, const Device& device);
 
+// Up to so many rows (of tokens, for experts) a row's result does not depend on how many there are;
+// above, the matrix units may make it, whose order of summation is their own.
+inline constexpr int kInvariantRows = 32;
+
+// gather_quantized_matmul.h's product, of stacks [experts, N, K], of tokens · slots blocks of M
+// rows. Inputs: x, whose blocks are one a token (`shared_x`) or one a slot, indices, scores with
+// `mix`, then each part's arrays. Output: in x's type.
+struct GatherQuantizedMatmul {
+  struct Part {
+    WeightFormat format;
+    cpu::Element element;  // of a dense weight, or of affine scales and biases
+  };
+
+  int tokens, slots, M, N, K, experts;
+  bool shared_x;
+  cpu::Element x;
+  std::vector<Part> parts;  // two: gate and up
+  bool mix = false;
+};
+MIXBIT_API LaunchPlan launch_plan(const GatherQuantizedMatmul& op, const Device& device);
+
+// route.h. Input: logits [tokens, experts]. Outputs: indices, scores.
+struct Route {
+  int tokens, experts, slots;
+  bool normalise;
+  cpu::Element logits;
+};
+MIXBIT_API LaunchPlan launch_plan(const Route& op, const Device& device);
+
 // ---- for the plan functions ---------------------------------------------------------------------
 
 // "float", "half", "bfloat": the element's type in MSL.
 const char* msl_type(cpu::Element element);
+
+// MixbitElement of params.h.
+uint32_t element_code(const std::optional<cpu::Element>& element);
+
+// The format as a type of metal/dequantize.h; `element` is a dense weight's, or the affine scales'.
+std::string msl_format(const WeightFormat& format, cpu::Element element);
 
 // A Launch of kernel `base`<arguments...>; the name is `base` and the arguments, joined.
 Launch make_launch(const std::string& family, const std::string& base,

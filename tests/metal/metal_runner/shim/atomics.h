@@ -23,6 +23,12 @@ template <class T>
 struct atomic {
   T value;
 };
+// OpenCL has these names too, and the reading for address spaces would not know which is meant.
+#define atomic_int runner_atomic_int
+#define atomic_uint runner_atomic_uint
+#define atomic_ulong runner_atomic_ulong
+#define atomic_bool runner_atomic_bool
+#define atomic_float runner_atomic_float
 typedef atomic<int> atomic_int;
 typedef atomic<uint> atomic_uint;
 typedef atomic<ulong> atomic_ulong;
