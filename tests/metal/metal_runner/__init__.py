@@ -16,6 +16,8 @@ The rest is said in README.md beside this file. In short::
     plan = _core.launch_plan_matmul(M=3, K=512, ...)        # what the host would launch
     run_plan(plan, inputs, [np.zeros((3, n), np.float16)], mode="checked").outputs[0]
 
+    survivors(dropped_barriers(text), trial)                # faults that a test overlooks
+
 ``mode``: "fast" for sweeps, "checked" for bounds, races, barriers, uninitialised memory and
 undefined behaviour, "counted" for costs. ``kernel.run_in_orders(...)`` wants the same bits whatever
 the order of threads. bfloat arrays are uint16: ``to_bfloat``, ``from_bfloat``.
@@ -26,6 +28,7 @@ from .errors import KernelError, SourceError
 from .kernel import Kernel
 from .library import Library
 from .lines import METAL
+from .mutation import Mutant, dropped_barriers, mutate, off_by_one, survivors, wrong_lanes
 from .plans import changed_sources, family_library, run_plan
 from .report import Counters, Finding, Report
 from .toolchain import Mode
@@ -38,11 +41,17 @@ __all__ = [
     "KernelError",
     "Library",
     "Mode",
+    "Mutant",
     "Report",
     "SourceError",
     "changed_sources",
+    "dropped_barriers",
     "family_library",
     "from_bfloat",
+    "mutate",
+    "off_by_one",
     "run_plan",
+    "survivors",
     "to_bfloat",
+    "wrong_lanes",
 ]

@@ -200,9 +200,9 @@ def _array(parameter: Parameter, value: Value) -> NDArray[Any]:
         if declared is None:
             raise TypeError(f"{parameter.name} is {parameter.element}: give it as an array")
         return np.array(value, declared)
-    bytes_of_anything = declared is None or declared is np.uint8 or value.dtype == np.uint8
-    fits = bytes_of_anything or value.itemsize == declared().itemsize
-    if not fits:
+    bytes_of_anything = np.uint8 in (declared, value.dtype)
+    size = value.itemsize if declared is None else np.dtype(declared).itemsize
+    if value.itemsize != size and not bytes_of_anything:
         raise TypeError(f"{parameter.name} is {parameter.element}, not {value.dtype}")
     return np.ascontiguousarray(value)
 
