@@ -24,6 +24,7 @@ the order of threads. bfloat arrays are uint16: ``to_bfloat``, ``from_bfloat``.
 """
 
 from .bfloat import from_bfloat, to_bfloat
+from .compiler import Mode
 from .errors import KernelError, SourceError
 from .kernel import Kernel
 from .library import Library
@@ -31,7 +32,6 @@ from .lines import METAL
 from .mutation import Mutant, dropped_barriers, mutate, off_by_one, survivors, wrong_lanes
 from .plans import changed_sources, family_library, run_plan
 from .report import Counters, Finding, Report
-from .toolchain import Mode
 
 __all__ = [
     "METAL",

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import instructions, lines, machine
-from .toolchain import Mode, cached, compile_ir, compile_library, content_key, to_ir
+from .cache import cached, content_key
+from .compiler import Mode, compile_ir, compile_library, to_ir
 
 
 class _KernelEntry(ctypes.Structure):

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from . import instructions, machine
 from .build import Built
+from .compiler import Mode, places
 from .errors import KernelError
 from .report import BufferTraffic, Counters, Finding, Report, Site, SpaceTraffic, same_bits
 from .signature import Parameter, Signature
-from .toolchain import Mode, places
 
 Value = NDArray[Any] | bytes | bool | int | float
 Buffers = Mapping[str, Value] | Mapping[int, Value] | Mapping[str | int, Value] | Sequence[Value]

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from . import lines
 from .build import Built, build
+from .cache import cached, content_key
+from .compiler import ENTRIES, Mode, preprocess
 from .errors import SourceError
 from .kernel import Kernel
 from .signature import Parameter, Signature
 from .spaces import check_address_spaces
 from .tokens import Source
-from .toolchain import ENTRIES, Mode, cached, content_key, preprocess
 from .translate import Constant, Constants, Translation, translate
 
 

@@ -8,7 +8,8 @@ import json
 import os
 from typing import Any
 
-from .toolchain import cached, compile_runtime, content_key
+from .cache import cached, content_key
+from .compiler import compile_runtime
 
 ORDERS = ("forward", "backward", "shuffled")
 

@@ -10,12 +10,12 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from .compiler import Mode
 from .kernel import Value
 from .library import Library
 from .report import Report
 from .signature import POSITIONS
 from .stock import instantiation
-from .toolchain import Mode
 
 _TYPES = {
     mx.float32: "float", mx.float16: "half", mx.bfloat16: "bfloat16_t", mx.bool_: "bool",

@@ -12,11 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .cache import cache, content_key
+from .compiler import Mode
 from .kernel import Order, Value
 from .library import Library
 from .lines import METAL
 from .report import Report
-from .toolchain import Mode, cache, content_key
 
 PARAMS_BUFFER = 0  # kParamsBuffer of csrc/gpu/launch_plan.h
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from .compiler import check_syntax
 from .overloads import declarations
 from .signature import ADDRESS_SPACES
 from .tokens import Source
-from .toolchain import check_syntax
 from .translate import Constants, translate
 
 _TOLD = re.compile(r"error:|note: candidate|note: in inst")

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .compiler import Mode
 from .library import Library
 from .report import Report
-from .toolchain import Mode
 
 Element = Literal["float", "half", "bfloat"]
 Matmul = Literal["qmv_fast", "qmv", "qmv_wide", "qmm_t"]

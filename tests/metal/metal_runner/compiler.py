@@ -1,33 +1,22 @@
-"""The compiler, and the cache that keeps what it made by content."""
+"""From Metal source, before and after its translation, to libraries and places in it."""
 
 from __future__ import annotations
 
-import fcntl
 import functools
-import hashlib
 import json
-import os
 import platform
-import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from .errors import SourceError
+from .cache import cache, cached, content_key
+from .tools import HERE, run_tool, tool
 
 Mode = Literal["fast", "checked", "counted"]
 
-HERE = Path(__file__).resolve().parent
 ENTRIES = "entries"  # the file that generated code is said to be in
-_VERSION = 19
-_PLACES = (
-    f"/usr/lib/llvm-{_VERSION}/bin",
-    f"/opt/homebrew/opt/llvm@{_VERSION}/bin",
-    f"/usr/local/opt/llvm@{_VERSION}/bin",
-)
-_KEPT_SECONDS = 14 * 24 * 3600
+_SHIM = HERE / "shim" / "metal_runner.h"
 
 # Apple's own header names; their contents come from shim/ once the source is translated.
 _HEADERS = (
@@ -45,7 +34,7 @@ _DIALECT = [
     # A float that was never set is NaN.
     "-ftrivial-auto-var-init=pattern",
     "-w", "-Wno-reserved-user-defined-literal", "-Wno-static-float-init",
-    f"-I{HERE / 'shim'}",
+    f"-I{_SHIM.parent}",
 ]  # fmt: skip
 _PROCESSOR = {"x86_64": ["-mf16c", "-mfma"], "aarch64": [], "arm64": []}
 _ACCESSES = [
@@ -59,73 +48,6 @@ _MODES: Mapping[Mode, list[str]] = {
     "checked": ["-ffp-contract=off", *_ONE_BY_ONE, *_ACCESSES, *_UNDEFINED],
     "counted": ["-ffp-contract=fast", *_ONE_BY_ONE, *_ACCESSES, "-DRUNNER_COUNTED"],
 }
-
-
-@functools.cache
-def tool(name: str) -> str:
-    """Path of ``clang++``, ``clang`` or ``llvm-symbolizer`` in version 19. Raises SourceError."""
-    found = shutil.which(f"{name}-{_VERSION}") or shutil.which(name, path=os.pathsep.join(_PLACES))
-    if found is None:
-        mend = "brew install llvm@19" if platform.system() == "Darwin" else "make setup"
-        raise SourceError(f"{name} {_VERSION}, which runs Metal kernels here, is missing: {mend}")
-    return found
-
-
-def run_tool(command: Sequence[str], text: str = "") -> str:
-    """Standard output of a command that reads ``text``. Raises SourceError with what it said."""
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SourceError(f"{Path(command[0]).name} refuses the source:\n{done.stderr[:6000]}")
-    return done.stdout
-
-
-def content_key(*parts: str | bytes) -> str:
-    """A name for what these parts, this tool and this processor make."""
-    return _hashed(_tool_key().encode(), *parts)
-
-
-def _hashed(*parts: str | bytes) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()[:32]
-
-
-@functools.cache
-def _tool_key() -> str:
-    files = sorted(p for p in HERE.rglob("*") if p.suffix in (".py", ".h", ".cpp"))
-    return _hashed(platform.machine(), tool("clang++"), *(p.read_bytes() for p in files))
-
-
-@functools.cache
-def cache() -> Path:
-    """The folder of everything built; what nobody used for two weeks is removed."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "mixbit" / "metal-runner"
-    folder.mkdir(parents=True, exist_ok=True)
-    oldest = time.time() - _KEPT_SECONDS
-    for path in folder.iterdir():
-        if path.is_file() and path.stat().st_mtime < oldest:
-            path.unlink(missing_ok=True)
-    return folder
-
-
-def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """Path of the cached file ``name``; ``make`` writes it, once even if processes race for it."""
-    path = cache() / name
-    if not path.exists():
-        with (cache() / f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.exists():
-                beside = path.with_name(f"{path.stem}.{os.getpid()}{path.suffix}")
-                try:
-                    make(beside)
-                    beside.rename(path)
-                finally:
-                    beside.unlink(missing_ok=True)
-    os.utime(path)
-    return path
 
 
 def preprocess(text: str, name: str, folders: Iterable[Path], defines: Mapping[str, str]) -> str:
@@ -151,28 +73,31 @@ def _header_folder() -> Path:
 def to_ir(text: str, mode: Mode, *, optimised: bool) -> str:
     """Translated source to LLVM IR, before or after LLVM's passes and instrumentation."""
     passes = [] if optimised else ["-Xclang", "-disable-llvm-passes"]
-    flags = [*_flags(mode), *passes, "-S", "-emit-llvm"]
-    return run_tool([tool("clang++"), *flags, "-x", "c++", "-", "-o", "-"], text)
+    return _compile(text, [*_source_flags(mode), *passes, "-S", "-emit-llvm"], Path("-"))
 
 
 def compile_library(text: str, mode: Mode, to: Path) -> None:
     """Translated source to a shared library whose open symbols the runtime fills in."""
-    _compile(text, [*_flags(mode), "-x", "c++"], to)
+    _link(text, _source_flags(mode), to)
 
 
 def compile_ir(text: str, mode: Mode, to: Path, *, optimised: bool) -> None:
     """The same for IR; what is optimised has been instrumented already."""
-    _compile(text, [*_flags("fast" if optimised else mode), "-x", "ir"], to)
+    _link(text, [*_flags("fast" if optimised else mode), "-x", "ir"], to)
 
 
-def _compile(text: str, flags: Sequence[str], to: Path) -> None:
+def _link(text: str, flags: Sequence[str], to: Path) -> None:
     unit = to.with_suffix(".o")
     open_symbols = ["-undefined", "dynamic_lookup"] if platform.system() == "Darwin" else []
     try:
-        run_tool([tool("clang++"), *flags, "-c", "-", "-o", str(unit)], text)
-        run_tool([tool("clang++"), "-shared", *open_symbols, str(unit), "-o", str(to), "-lm"])
+        _compile(text, [*flags, "-c"], unit)
+        run_tool([tool("clang++"), "-shared", "-nostdlib", *open_symbols, str(unit), "-o", str(to)])
     finally:
         unit.unlink(missing_ok=True)
+
+
+def _compile(text: str, flags: Sequence[str], to: Path) -> str:
+    return run_tool([tool("clang++"), *flags, "-", "-o", str(to)], text)
 
 
 def _flags(mode: Mode) -> list[str]:
@@ -180,12 +105,29 @@ def _flags(mode: Mode) -> list[str]:
     return ["-O2", *_DIALECT, *_PROCESSOR[platform.machine()], *_MODES[mode]]
 
 
+def _source_flags(mode: Mode) -> list[str]:
+    return [*_flags(mode), "-include-pch", str(_precompiled_shim(mode)), "-x", "c++"]
+
+
+@functools.cache
+def _precompiled_shim(mode: Mode) -> Path:
+    """The shim as clang has read it: most of the time of a small kernel would go there."""
+
+    def make(to: Path) -> None:
+        flags = [*_flags(mode), "-x", "c++-header", "-Xclang", "-fno-pch-timestamp"]
+        run_tool([tool("clang++"), *flags, str(_SHIM), "-o", str(to)])
+
+    return cached(f"{content_key('shim', mode, str(_SHIM))}.pch", make)
+
+
 def compile_runtime(to: Path) -> None:
     """The emulated GPU itself, as one unit, which takes half as long as file by file."""
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     text = "".join(f'#include "{path}"\n' for path in sources)
     flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
-    run_tool([tool("clang++"), *flags, "-x", "c++", "-", "-o", str(to), "-ldl"], text)
+    # Kernels find libm through it.
+    math = [] if platform.system() == "Darwin" else ["-Wl,--no-as-needed", "-lm", "-ldl"]
+    run_tool([tool("clang++"), *flags, "-x", "c++", "-", "-o", str(to), *math], text)
 
 
 def check_syntax(text: str) -> list[str]:
@@ -193,7 +135,7 @@ def check_syntax(text: str) -> list[str]:
     command = [
         tool("clang"), "-x", "clcpp", "-cl-std=clc++2021", "-cl-no-stdinc", "-fsyntax-only",
         "-fdeclspec", "-w", "-Wno-reserved-user-defined-literal", "-Wno-static-float-init",
-        "-ferror-limit=0", "-fno-caret-diagnostics", f"-I{HERE / 'shim'}", "-",
+        "-ferror-limit=0", "-fno-caret-diagnostics", f"-I{_SHIM.parent}", "-",
     ]  # fmt: skip
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     return done.stderr.splitlines()
@@ -210,6 +152,6 @@ def places(library: Path, addresses: Iterable[int]) -> dict[int, str]:
     for address, entry in zip(wanted, read, strict=True):
         frames = [(Path(f["FileName"]), f["Line"]) for f in entry.get("Symbol", [])]
         named = [f for f in frames if f[0].name != ENTRIES]
-        own = [f for f in named if f[0].parent != HERE / "shim"] or named
+        own = [f for f in named if f[0].parent != _SHIM.parent] or named
         result[address] = " in ".join(f"{file.name}:{line}" for file, line in own[:3])
     return result
