@@ -59,4 +59,4 @@ def test_missed_statements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert run("scale_false", 1) == [(13, 13), (19, 19)]
     assert run("scale_true", -1) == []
     assert lines.collected().share() == 1
-    assert len(lines.collected().known[str(file)]) == 10
+    assert len(lines.collected().known[str(file)]) == 8

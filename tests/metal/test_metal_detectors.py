@@ -132,6 +132,11 @@ DEFECTS = {
         "float v = x[tg * 128 + lid]; if (lane < 20) v = simd_broadcast(v, 25); part[lid] = v;",
         "divergent simdgroup function",
     ),
+    "shuffle from beyond the simdgroup": (
+        LOAD,
+        f"{LOAD} float v = simd_shuffle(1.0f, lane + 1); if (lane < 31) part[lid] *= v;",
+        "simdgroup function reads a lane that takes no part",
+    ),
     "ordered by a simdgroup function only": (
         LOAD,
         f"{LOAD} float v = simd_sum(1.0f); part[lid] = part[lid ^ 1] + v;",

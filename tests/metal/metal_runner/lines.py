@@ -64,7 +64,7 @@ def _in_body(source: Source, first: int, end: int) -> Iterator[tuple[int, int]]:
             pass
         elif start is None and token.text in _CONTROL:
             closing = source.partner[next(j for j in range(i, end) if tokens[j].is_sign("("))]
-            if _has_code(source.words(i, closing)):
+            if token.text != "if":  # clang emits nothing for a condition that is constant
                 yield i, closing
             i = closing
         elif start is None and token.text in ("else", "do"):
@@ -77,7 +77,9 @@ def _in_body(source: Source, first: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _has_code(words: Sequence[str]) -> bool:
-    return bool(words) and _NO_CODE.isdisjoint(words[:2])
+    # Nor need there be code where a variable is returned: it may live in the caller's memory.
+    returns_variable = words[0] == "return" and all(w.isidentifier() for w in words[:3])
+    return _NO_CODE.isdisjoint(words[:2]) and not returns_variable
 
 
 def instrument(text: str, folder: str) -> tuple[str, list[Lines]]:

@@ -52,7 +52,7 @@ def _declaration(
             i += 1
             break
         elif token.text in ("(", "["):
-            is_function |= token.text == "("
+            is_function |= token.text == "(" and tokens[i - 1].text != "alignas"
             i = source.partner[i] + 1
         elif token.text == ":" and is_function and head_end is None:
             head_end, has_initialisers = i, True

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 NOTES = (
     "device memory written by two threads with the same value",
     "threadgroup memory ordered only by a simdgroup function",
+    "simdgroup function reads a lane that takes no part",
 )
 
 # An Apple GPU's core issues 128 lanes a clock of float and bitwise operations, but 32 of
@@ -110,7 +111,6 @@ class Counters:
     threadgroup_barriers: int
     simdgroup_barriers: int
     atomics: int
-    inactive_reads: int
     threadgroup_bytes: int
     simd_functions: Mapping[str, int]
     spaces: Mapping[str, SpaceTraffic]

@@ -120,7 +120,14 @@ struct Simdgroup {
     if (function) {
       simd_functions[at.post->name]++;
       epochs.simd_functions++;
+      const uint64_t reads_before = traffic.inactive_reads;
       at.post->combine(posts);
+      if (traffic.inactive_reads != reads_before) {
+        add_finding("simdgroup function reads a lane that takes no part", at.place, [&] {
+          return at.post->name + (" at " + name_of(at.place)) + " in the simdgroup of " +
+                 name_of(at);
+        });
+      }
     } else {
       traffic.simdgroup_barriers++;
       epochs.threadgroup += (flags & kThreadgroup) != 0;

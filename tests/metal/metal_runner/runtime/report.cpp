@@ -126,7 +126,6 @@ extern "C" const char* runner_report() {
   json.member("threadgroup_barriers", traffic.threadgroup_barriers);
   json.member("simdgroup_barriers", traffic.simdgroup_barriers);
   json.member("atomics", traffic.atomics);
-  json.member("inactive_reads", traffic.inactive_reads);
   json.member("threadgroup_bytes", machine.arena_peak);
   json.key("simd_functions"), json.open("{");
   for (const auto& [name, n] : simd_functions)
