@@ -38,10 +38,14 @@ NB_MODULE(_core, m) {
            "bias"_a = nb::none(), "group_size"_a = 64, "bits"_a = 4, "mode"_a = "affine",
            "dtype"_a = nb::none());
 
-  m.def("matmul", &mixbit::matmul, "x"_a, "weights"_a, nb::kw_only(), "stream"_a = nb::none(),
+  nb::class_<mixbit::Norm>(m, "Norm", "An RMSNorm of x [..., K] that is part of a product.")
+      .def(nb::init<const mx::array&, float>(), "weight"_a, "eps"_a);
+
+  m.def("matmul", &mixbit::matmul, "x"_a, "weights"_a, nb::kw_only(), "norm"_a = nb::none(),
+        "residual"_a = nb::none(), "stream"_a = nb::none(),
         "x [..., K] times the transpose of each weight, plus its bias: a list of [..., N].");
-  m.def("swiglu", &mixbit::swiglu, "x"_a, "gate"_a, "up"_a, nb::kw_only(), "stream"_a = nb::none(),
-        "SiLU(x gateᵀ) (x upᵀ): [..., N] in x's dtype.");
+  m.def("swiglu", &mixbit::swiglu, "x"_a, "gate"_a, "up"_a, nb::kw_only(), "norm"_a = nb::none(),
+        "stream"_a = nb::none(), "SiLU(x gateᵀ) (x upᵀ): [..., N] in x's dtype.");
   m.def("gather_matmul", &mixbit::gather_matmul, "x"_a, "weight"_a, "indices"_a, nb::kw_only(),
         "scores"_a = nb::none(), "stream"_a = nb::none(),
         "x [..., M, K] times the transposes of weight[indices], weight [E, N, K]: "

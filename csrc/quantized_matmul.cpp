@@ -8,6 +8,7 @@
 #include "cpu/matmul.h"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
+#include "mlx/fast.h"
 
 namespace mixbit {
 
@@ -20,7 +21,17 @@ struct Operands {
   std::vector<mx::array> inputs;
 };
 
-Operands operands_of(const mx::array& x, const std::vector<Weight>& weights, mx::StreamOrDevice s) {
+void check_vector(const char* what, const mx::array& a, int size) {
+  check_floating(kOp, what, a);
+  const mx::Shape expected{size};
+  if (a.shape() != expected) {
+    refuse(kOp, std::string(what) + " must have shape " + shape_string(expected) + "; got " +
+                    shape_string(a.shape()) + ".");
+  }
+}
+
+Operands operands_of(const mx::array& x, const std::vector<Weight>& weights,
+                     const std::optional<Norm>& norm, mx::StreamOrDevice s) {
   check_floating(kOp, "x", x);
   Operands operands{{}, {row_contiguous(x, s)}};
   for (const Weight& weight : weights) {
@@ -29,15 +40,14 @@ Operands operands_of(const mx::array& x, const std::vector<Weight>& weights, mx:
       operands.inputs.push_back(row_contiguous(a, s));
     }
     if (weight.bias) {
-      check_floating(kOp, "bias", *weight.bias);
-      const mx::Shape expected{weight.arrays[0].shape(0)};
-      if (weight.bias->shape() != expected) {
-        refuse(kOp, "bias must have shape " + shape_string(expected) + "; got " +
-                        shape_string(weight.bias->shape()) + ".");
-      }
+      check_vector("bias", *weight.bias, weight.arrays[0].shape(0));
       operands.inputs.push_back(row_contiguous(*weight.bias, s));
     }
     operands.parts.push_back({weight.format, weight.bias.has_value()});
+  }
+  if (norm) {
+    check_vector("norm", norm->weight, x.shape(-1));
+    operands.inputs.push_back(row_contiguous(norm->weight, s));
   }
   return operands;
 }
@@ -48,11 +58,14 @@ mx::Shape product_shape(const mx::array& x, int N) {
   return shape;
 }
 
-// The products out of MLX operations that have gradients in x, biases and dense weights.
+// The products out of MLX operations that have gradients in all but packed weights.
 std::vector<mx::array> composed(const std::vector<mx::array>& inputs,
-                                const std::vector<QuantizedMatmul::Part>& parts, bool swiglu,
+                                const std::vector<QuantizedMatmul::Part>& parts,
+                                const QuantizedMatmul::Fusion& fusion,
                                 const std::vector<mx::Dtype>& dtypes, mx::Stream s) {
-  const mx::array& x = inputs[0];
+  const size_t norm_at = inputs.size() - 1 - fusion.residual;
+  const mx::array x =
+      fusion.norm ? mx::fast::rms_norm(inputs[0], inputs[norm_at], fusion.eps, s) : inputs[0];
   std::vector<mx::array> products;
   size_t next = 1;
   for (const auto& part : parts) {
@@ -70,9 +83,12 @@ std::vector<mx::array> composed(const std::vector<mx::array>& inputs,
     products.push_back(y);
     next += part.num_arrays();
   }
-  if (swiglu) {
-    const mx::array& gate = products[0];
+  if (fusion.swiglu) {
+    const mx::array gate = products[0];
     products = {mx::multiply(mx::multiply(gate, mx::sigmoid(gate, s), s), products[1], s)};
+  }
+  if (fusion.residual) {
+    products[0] = mx::add(products[0], inputs.back(), s);
   }
   for (size_t i = 0; i < products.size(); ++i) {
     products[i] = mx::astype(products[i], dtypes[i], s);
@@ -96,8 +112,9 @@ Weight::Weight(const mx::array& w, const std::optional<mx::array>& scales,
 }
 
 std::vector<mx::array> matmul(const mx::array& x, const std::vector<Weight>& weights,
-                              mx::StreamOrDevice s) {
-  Operands operands = operands_of(x, weights, s);
+                              const std::optional<Norm>& norm,
+                              const std::optional<mx::array>& residual, mx::StreamOrDevice s) {
+  Operands operands = operands_of(x, weights, norm, s);
   std::vector<mx::Shape> shapes;
   std::vector<mx::Dtype> dtypes;
   for (const Weight& weight : weights) {
@@ -107,21 +124,32 @@ std::vector<mx::array> matmul(const mx::array& x, const std::vector<Weight>& wei
       refuse(kOp, "a product comes in float32, float16 or bfloat16.");
     }
   }
+  if (residual) {
+    check_floating(kOp, "residual", *residual);
+    if (shapes.size() != 1 || residual->shape() != shapes[0]) {
+      refuse(kOp, "a residual has the shape of the product and goes with a single weight.");
+    }
+    operands.inputs.push_back(row_contiguous(*residual, s));
+  }
+  const QuantizedMatmul::Fusion fusion{false, norm.has_value(), residual.has_value(),
+                                       norm ? norm->eps : 0};
   return mx::array::make_arrays(
       std::move(shapes), dtypes,
-      std::make_shared<QuantizedMatmul>(mx::to_stream(s), std::move(operands.parts), false),
+      std::make_shared<QuantizedMatmul>(mx::to_stream(s), std::move(operands.parts), fusion),
       std::move(operands.inputs));
 }
 
-mx::array swiglu(const mx::array& x, const Weight& gate, const Weight& up, mx::StreamOrDevice s) {
+mx::array swiglu(const mx::array& x, const Weight& gate, const Weight& up,
+                 const std::optional<Norm>& norm, mx::StreamOrDevice s) {
   const int N = gate.arrays[0].shape(0);
   if (up.arrays[0].shape(0) != N) {
     refuse(kOp, "gate and up must have the same number of rows.");
   }
-  Operands operands = operands_of(x, {gate, up}, s);
+  Operands operands = operands_of(x, {gate, up}, norm, s);
+  const QuantizedMatmul::Fusion fusion{true, norm.has_value(), false, norm ? norm->eps : 0};
   return mx::array(
       product_shape(x, N), x.dtype(),
-      std::make_shared<QuantizedMatmul>(mx::to_stream(s), std::move(operands.parts), true),
+      std::make_shared<QuantizedMatmul>(mx::to_stream(s), std::move(operands.parts), fusion),
       std::move(operands.inputs));
 }
 
@@ -136,10 +164,16 @@ void QuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs,
   request.M = std::accumulate(x.shape().begin(), x.shape().end() - 1, 1, std::multiplies<>());
   request.x = x.data<void>();
   request.x_element = element_of(x.dtype());
-  request.swiglu = swiglu_;
+  request.swiglu = fusion_.swiglu;
+  if (fusion_.norm) {
+    const mx::array& weight = inputs[inputs.size() - 1 - fusion_.residual];
+    request.norm = weight.data<void>();
+    request.norm_element = element_of(weight.dtype());
+    request.eps = fusion_.eps;
+  }
   size_t next = 1;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    mx::array& out = outputs[swiglu_ ? 0 : i];
+    mx::array& out = outputs[fusion_.swiglu ? 0 : i];
     cpu::MatmulPart part{};
     part.N = out.shape(-1);
     part.w = weights_of(parts_[i].format, &inputs[next]);
@@ -147,6 +181,10 @@ void QuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs,
       const mx::array& bias = inputs[next + parts_[i].format.num_arrays()];
       part.bias = bias.data<void>();
       part.bias_element = element_of(bias.dtype());
+    }
+    if (fusion_.residual) {
+      part.residual = inputs.back().data<void>();
+      part.residual_element = element_of(inputs.back().dtype());
     }
     part.y = out.data<void>();
     part.y_element = element_of(out.dtype());
@@ -172,6 +210,7 @@ std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primal
                              i >= part.format.num_arrays());
     }
   }
+  has_gradient.resize(primals.size(), true);  // norm and residual
   for (int arg : argnums) {
     if (!has_gradient[arg]) {
       refuse(kOp, "packed weights have no gradient; freeze them, or train adapters.");
@@ -182,14 +221,14 @@ std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primal
     dtypes.push_back(out.dtype());
   }
   auto function = [&](const std::vector<mx::array>& inputs) {
-    return composed(inputs, parts_, swiglu_, dtypes, stream());
+    return composed(inputs, parts_, fusion_, dtypes, stream());
   };
   return composed_vjp(function, primals, cotangents, argnums);
 }
 
 bool QuantizedMatmul::is_equivalent(const mx::Primitive& other) const {
   const auto& o = static_cast<const QuantizedMatmul&>(other);
-  return parts_ == o.parts_ && swiglu_ == o.swiglu_;
+  return parts_ == o.parts_ && fusion_ == o.fusion_;
 }
 
 std::vector<mx::Shape> QuantizedMatmul::output_shapes(const std::vector<mx::array>& inputs) {
@@ -199,7 +238,7 @@ std::vector<mx::Shape> QuantizedMatmul::output_shapes(const std::vector<mx::arra
     shapes.push_back(product_shape(inputs[0], inputs[next].shape(0)));
     next += part.num_arrays();
   }
-  if (swiglu_) {
+  if (fusion_.swiglu) {
     shapes.pop_back();
   }
   return shapes;

@@ -26,15 +26,26 @@ struct Weight {
   std::optional<mx::Dtype> dtype;
 };
 
-// x [..., K] -> [..., N] for each weight: fp32 accumulation, rounded once.
+// An RMSNorm of x that is part of the product: x · weight / √(mean x² + eps), weight [K], in fp32
+// and not rounded before the product.
+struct Norm {
+  mx::array weight;
+  float eps;
+};
+
+// x [..., K] -> [..., N] for each weight: fp32 accumulation, rounded once. A residual [..., N] is
+// added to the product of a single weight before that.
 MIXBIT_API std::vector<mx::array> matmul(const mx::array& x, const std::vector<Weight>& weights,
+                                         const std::optional<Norm>& norm = {},
+                                         const std::optional<mx::array>& residual = {},
                                          mx::StreamOrDevice s = {});
 
 // SiLU(x · gateᵀ) · (x · upᵀ), two weights of one shape: [..., N] in x's dtype, rounded once.
 MIXBIT_API mx::array swiglu(const mx::array& x, const Weight& gate, const Weight& up,
-                            mx::StreamOrDevice s = {});
+                            const std::optional<Norm>& norm = {}, mx::StreamOrDevice s = {});
 
-// Inputs: x, then for each weight its arrays and its bias if it has one; all row-contiguous.
+// Inputs: x, then for each weight its arrays and its bias if it has one, then the norm's weight and
+// the residual where there are such; all row-contiguous.
 class QuantizedMatmul : public mx::Primitive {
  public:
   struct Part {
@@ -45,13 +56,21 @@ class QuantizedMatmul : public mx::Primitive {
     int num_arrays() const { return format.num_arrays() + has_bias; }
   };
 
-  QuantizedMatmul(mx::Stream stream, std::vector<Part> parts, bool swiglu)
-      : mx::Primitive(stream), parts_(std::move(parts)), swiglu_(swiglu) {}
+  // What the product is fused with.
+  struct Fusion {
+    bool swiglu = false, norm = false, residual = false;
+    float eps = 0;  // of the norm
+
+    bool operator==(const Fusion&) const = default;
+  };
+
+  QuantizedMatmul(mx::Stream stream, std::vector<Part> parts, Fusion fusion)
+      : mx::Primitive(stream), parts_(std::move(parts)), fusion_(fusion) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
   void eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
 
-  // With respect to x, biases and dense weights; packed weights are frozen.
+  // With respect to all but packed weights, which are frozen.
   std::vector<mx::array> vjp(const std::vector<mx::array>& primals,
                              const std::vector<mx::array>& cotangents,
                              const std::vector<int>& argnums,
@@ -63,7 +82,7 @@ class QuantizedMatmul : public mx::Primitive {
 
  private:
   std::vector<Part> parts_;
-  bool swiglu_;
+  Fusion fusion_;
 };
 
 }  // namespace mixbit

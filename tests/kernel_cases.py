@@ -306,8 +306,13 @@ def integer_digest() -> str:
                 *mx.quantize(w, group, bits), group_size=group, bits=bits, dtype=mx.float32
             )
             x = mx.array(rng.standard_normal((32, 384), dtype=np.float32)).astype(mx.bfloat16)
+            norm = ops.Norm(x[0], 1e-6)
             for rows in (1, 2, 3, 32):
-                digest.update(np.array(ops.matmul(x[:rows], [weight])[0]).tobytes())
+                for products in (
+                    ops.matmul(x[:rows], [weight]),
+                    ops.matmul(x[:rows], [weight], norm=norm),
+                ):
+                    digest.update(np.array(products[0]).tobytes())
     return digest.hexdigest()
 
 

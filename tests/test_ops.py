@@ -238,6 +238,86 @@ def test_swiglu_gradient_agrees_with_its_composition() -> None:
         assert mx.allclose(a, b, rtol=1e-3, atol=1e-3)
 
 
+# ---- what products are fused with ---------------------------------------------------------------
+
+
+def rms_norm(x: np.ndarray, norm: ops.Norm) -> np.ndarray:
+    """In fp64."""
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + norm.eps) * double(norm.weight)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("rows", [1, 3, 7, 33, 140])
+def test_norm_and_residual_against_fp64(rows: int, dtype: mx.Dtype) -> None:
+    x, residual = random(2, rows, 224, dtype=dtype) * 3, random(2, rows, 50, dtype=dtype, seed=5)
+    norm = ops.Norm(1 + random(224, dtype=dtype, seed=4) / 4, 1e-3)
+    weight, dense = packed(50, 224, 3, 32), random(50, 224, dtype=mx.float16, seed=2)
+    normed = rms_norm(double(x), norm)
+    packed_product = normed @ unpacked(weight, 3, 32, "affine").T
+    dense_product = normed @ double(dense).T
+    tolerance = {mx.float32: 1e-6, mx.float16: 5e-4, mx.bfloat16: 4e-3}[dtype]
+
+    both = ops.matmul(x, [ops.Weight(*weight, None, 32, 3), ops.Weight(dense)], norm=norm)
+    for y, want in zip(both, (packed_product, dense_product), strict=True):
+        assert y.dtype == dtype
+        assert relative_error(y, want) < tolerance
+    (y,) = ops.matmul(x, [ops.Weight(*weight, None, 32, 3)], norm=norm, residual=residual)
+    assert relative_error(y, packed_product + double(residual)) < tolerance
+    gated = ops.swiglu(x, ops.Weight(*weight, None, 32, 3), ops.Weight(dense), norm=norm)
+    want = packed_product / (1 + np.exp(-packed_product)) * dense_product
+    assert relative_error(gated, want) < tolerance
+
+
+def test_a_residual_is_rounded_with_the_product() -> None:
+    # 1 + 2^-8 is not a bf16 number, but the sum with 2^-8 is.
+    x, w = mx.array([[1.0, 2.0**-8]], mx.bfloat16), mx.ones((3, 2), mx.bfloat16)
+    residual = mx.full((1, 3), 2.0**-8, mx.bfloat16)
+    (y,) = ops.matmul(x, [ops.Weight(w)], residual=residual)
+    assert y.tolist() == [[1 + 2.0**-7] * 3]
+
+
+def test_fused_gradients_agree_with_their_composition() -> None:
+    x, w, scale, residual = random(3, 64), random(5, 64, seed=1), random(64, seed=2), random(3, 5)
+
+    def ours(x: mx.array, w: mx.array, scale: mx.array, residual: mx.array) -> mx.array:
+        norm = ops.Norm(scale, 1e-5)
+        (y,) = ops.matmul(x, [ops.Weight(w)], norm=norm, residual=residual)
+        return (y * ops.swiglu(x, ops.Weight(w), ops.Weight(2 * w), norm=norm)).sum()
+
+    def composed(x: mx.array, w: mx.array, scale: mx.array, residual: mx.array) -> mx.array:
+        product = mx.fast.rms_norm(x, scale, 1e-5) @ w.T
+        return ((product + residual) * product * mx.sigmoid(product) * 2 * product).sum()
+
+    arguments = (x, w, scale, residual)
+    for a, b in zip(
+        mx.grad(ours, argnums=(0, 1, 2, 3))(*arguments),
+        mx.grad(composed, argnums=(0, 1, 2, 3))(*arguments),
+        strict=True,
+    ):
+        assert relative_error(a, double(b)) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": ops.Norm(mx.ones(7), 1e-6)}, "norm must have shape"),
+        ({"norm": ops.Norm(mx.ones(8, mx.int32), 1e-6)}, "norm"),
+        ({"residual": mx.ones((2, 4))}, "shape of the product"),
+        ({"residual": mx.ones((2, 3), mx.int32)}, "residual"),
+    ],
+)
+def test_wrong_fusions_say_what_is_wrong(options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        ops.matmul(random(2, 8), [ops.Weight(random(3, 8))], **options)
+
+
+def test_a_residual_goes_with_a_single_product() -> None:
+    weights = [ops.Weight(random(3, 8))] * 2
+    for serve in (ops.matmul, lambda *a, **k: ops.stock.matmuls(*a, None, **k)):
+        with pytest.raises(ValueError, match="single weight"):
+            serve(random(2, 8), weights, residual=mx.ones((2, 3)))
+
+
 def test_swiglu_needs_equal_shapes() -> None:
     with pytest.raises(ValueError, match="the same number of rows"):
         ops.swiglu(random(2, 8), ops.Weight(random(3, 8)), ops.Weight(random(4, 8)))

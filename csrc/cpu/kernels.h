@@ -37,7 +37,8 @@ static constexpr int round_up(int v, int to) {
   return (v + to - 1) / to * to;
 }
 
-// y[m, n] = Σ_k x[m, k] · value(w)[n, k] + bias[n], accumulated in fp32 and rounded once.
+// y[m, n] = Σ_k x[m, k] · value(w)[n, k] + bias[n] + residual[m, n], accumulated in fp32 and
+// rounded once.
 struct Matmul {
   int M, N, K;
   const float* x;  // [M, x_stride], zero from K to round_up(K, kBlock)
@@ -50,6 +51,8 @@ struct Matmul {
   Weights w;
   const void* bias;  // [N] or null
   Element bias_element;
+  const void* residual;  // as y lies, or null
+  Element residual_element;
   void* y;  // row m, column n is written to y[row(m) · y_stride + n − y_column],
   Element y_element;
   const int* y_rows;  // row(m) = y_rows[m], or m − y_row without it
@@ -179,6 +182,10 @@ struct Kernels {
   const char* name;
   // dst[i] = src[i] in fp32, for rows of `count` values written `dst_stride` apart, zero-padded.
   void (*to_float)(const void* src, Element e, int rows, int count, float* dst, int dst_stride);
+  // Rows of x become x · weight / √(mean x² + eps), in place. The same bits on every instruction
+  // set.
+  void (*rms_norm)(float* x, size_t x_stride, int rows, int K, const void* weight, Element e,
+                   float eps);
   // Columns [n0, n1) for at most kDirectRows rows starting at m0.
   void (*matmul_direct)(const Matmul&, int m0, int m1, int n0, int n1);
   // The same for up to kPanelRows rows and kPanelColumns columns; scratch of kPanelScratch floats.

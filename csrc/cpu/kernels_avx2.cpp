@@ -15,6 +15,7 @@ namespace mixbit::cpu {
 const Kernels avx2_kernels = {
     "avx2",
     avx2::convert_rows,
+    avx2::rms_norm,
     avx2::matmul_direct,
     avx2::matmul_panel,
     avx2::quantize_rows,

@@ -15,6 +15,7 @@ namespace mixbit::cpu {
 const Kernels portable_kernels = {
     "portable",
     portable::convert_rows,
+    portable::rms_norm,
     portable::matmul_direct,
     portable::matmul_panel,
     portable::quantize_rows,

@@ -54,7 +54,8 @@ struct Rows {
 };
 
 Rows rows_of(const MatmulRequest& r) {
-  if (r.x_element == Element::f32 && r.x_rows == nullptr && r.K % kBlock == 0) {
+  if (r.x_element == Element::f32 && r.x_rows == nullptr && r.norm == nullptr &&
+      r.K % kBlock == 0) {
     return {nullptr, static_cast<const float*>(r.x), static_cast<size_t>(r.K)};
   }
   const int stride = round_up(r.K, kBlock);
@@ -63,6 +64,9 @@ Rows rows_of(const MatmulRequest& r) {
     kernels().to_float(source, r.x_element, rows, r.K, x.get() + static_cast<size_t>(m) * stride,
                        stride);
   });
+  if (r.norm != nullptr) {
+    kernels().rms_norm(x.get(), stride, r.M, r.K, r.norm, r.norm_element, r.eps);
+  }
   const float* data = x.get();
   return {std::move(x), data, static_cast<size_t>(stride)};
 }
@@ -126,6 +130,8 @@ Matmul problem_of(const MatmulRequest& r, const MatmulPart& part, const Inputs& 
   p.w = part.w;
   p.bias = part.bias;
   p.bias_element = part.bias_element;
+  p.residual = part.residual;
+  p.residual_element = part.residual_element;
   p.y = part.y;
   p.y_element = part.y_element;
   p.y_rows = r.y_rows;

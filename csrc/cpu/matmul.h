@@ -13,6 +13,8 @@ struct MatmulPart {
   Weights w;
   const void* bias;  // [N] or null
   Element bias_element;
+  const void* residual;  // [*, N], added to the product, or null; not with y_rows
+  Element residual_element;
   void* y;  // [*, N]
   Element y_element;
 };
@@ -23,6 +25,9 @@ struct MatmulRequest {
   int M, K;
   const void* x;  // [*, K], rows contiguous
   Element x_element;
+  const void* norm;  // [K]: RMSNorm of x with this weight and eps, or null
+  Element norm_element;
+  float eps;
   const int* x_rows;
   const int* y_rows;
   std::vector<MatmulPart> parts;

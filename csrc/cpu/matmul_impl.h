@@ -140,7 +140,11 @@ static inline void write(const Matmul& p, int m, int n, float sum) {
     sum += load_element(p.bias, p.bias_element, n);
   }
   const size_t row = p.y_rows == nullptr ? m - p.y_row : p.y_rows[m];
-  store_element(p.y, p.y_element, row * p.y_stride + n - p.y_column, sum);
+  const size_t at = row * p.y_stride + n - p.y_column;
+  if (p.residual != nullptr) {
+    sum += load_element(p.residual, p.residual_element, at);
+  }
+  store_element(p.y, p.y_element, at, sum);
 }
 
 // R rows x C columns, weights decoded in registers.
@@ -337,6 +341,30 @@ static void rows_to_float(const T* src, int rows, int count, float* dst, int dst
     for (; i < dst_stride; ++i) {
       dst[i] = 0.f;
     }
+  }
+}
+
+static void rms_norm(float* x, size_t x_stride, int rows, int K, const void* weight, Element e,
+                     float eps) {
+  for (int m = 0; m < rows; ++m, x += x_stride) {
+    // Eight partial sums whatever the vectors' width, and no FMA.
+    float squares[8] = {};
+    for (int k = 0; k < K; k += 8) {  // rows are padded with zeros
+      for (int i = 0; i < 8; ++i) {
+        squares[i] += x[k + i] * x[k + i];
+      }
+    }
+    float sum = 0.f;
+    for (float square : squares) {
+      sum += square;
+    }
+    const float factor = 1.f / __builtin_sqrtf(sum / static_cast<float>(K) + eps);
+    with_element(e, [&]<class T>(T) {
+      const T* w = static_cast<const T*>(weight);
+      for (int k = 0; k < K; ++k) {
+        x[k] = x[k] * factor * to_float(w[k]);
+      }
+    });
   }
 }
 

@@ -14,12 +14,17 @@ class Weight:
 
     def __init__(self, w: mlx.core.array, scales: mlx.core.array | None = None, biases: mlx.core.array | None = None, *, bias: mlx.core.array | None = None, group_size: int = 64, bits: int = 4, mode: str = 'affine', dtype: mlx.core.Dtype | None = None) -> None: ...
 
-def matmul(x: mlx.core.array, weights: Sequence[Weight], *, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> list[mlx.core.array]:
+class Norm:
+    """An RMSNorm of x [..., K] that is part of a product."""
+
+    def __init__(self, weight: mlx.core.array, eps: float) -> None: ...
+
+def matmul(x: mlx.core.array, weights: Sequence[Weight], *, norm: Norm | None = None, residual: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> list[mlx.core.array]:
     """
     x [..., K] times the transpose of each weight, plus its bias: a list of [..., N].
     """
 
-def swiglu(x: mlx.core.array, gate: Weight, up: Weight, *, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
+def swiglu(x: mlx.core.array, gate: Weight, up: Weight, *, norm: Norm | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
     """SiLU(x gateᵀ) (x upᵀ): [..., N] in x's dtype."""
 
 def gather_matmul(x: mlx.core.array, weight: Weight, indices: mlx.core.array, *, scores: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:

@@ -18,11 +18,12 @@ import numpy.typing as npt
 from mixbit import stock
 from mixbit.backend import native_here
 from mixbit.stock import TOP, LogitFields
-from mixbit.weight import Weight
+from mixbit.weight import Norm, Weight
 
 __all__ = [
     "TOP",
     "LogitFields",
+    "Norm",
     "Weight",
     "attention",
     "delta_net",
@@ -40,31 +41,41 @@ __all__ = [
 ]
 
 
-def matmul(x: mx.array, weights: Sequence[Weight]) -> list[mx.array]:
+def matmul(
+    x: mx.array,
+    weights: Sequence[Weight],
+    *,
+    norm: Norm | None = None,
+    residual: mx.array | None = None,
+) -> list[mx.array]:
     """``x`` times the transpose of several weights that share it, plus their biases.
 
     Args:
         x: [..., K], float32, float16 or bfloat16.
         weights: each with its own format and number of rows.
+        norm: of ``x``, before it is multiplied.
+        residual: [..., N], added to the product of a single weight before rounding.
 
     Returns:
-        [..., N] for each weight. Differentiable in ``x``, biases and dense weights.
+        [..., N] for each weight. Differentiable in all but packed weights.
 
     Raises:
         ValueError: for shapes, dtypes or formats that do not fit together.
     """
     if (core := native_here()) is not None:
-        return core.matmul(x, [_native(core, weight) for weight in weights])
-    return [stock.matmul(x, weight) for weight in weights]
+        natives = [_native(core, weight) for weight in weights]
+        return core.matmul(x, natives, norm=_native_norm(core, norm), residual=residual)
+    return stock.matmuls(x, weights, norm, residual)
 
 
-def swiglu(x: mx.array, gate: Weight, up: Weight) -> mx.array:
+def swiglu(x: mx.array, gate: Weight, up: Weight, *, norm: Norm | None = None) -> mx.array:
     """``SiLU(x gate^T) * (x up^T)``, for two weights of equal shape.
 
     Args:
         x: [..., K].
         gate: its ``dtype`` does not count.
         up: likewise.
+        norm: of ``x``, before it is multiplied.
 
     Returns:
         [..., N] in the dtype of ``x``, rounded once. Differentiable as :func:`matmul`.
@@ -73,8 +84,9 @@ def swiglu(x: mx.array, gate: Weight, up: Weight) -> mx.array:
         ValueError: for shapes, dtypes or formats that do not fit together.
     """
     if (core := native_here()) is not None:
-        return core.swiglu(x, _native(core, gate), _native(core, up))
-    return stock.swiglu(x, gate, up)
+        gate_up = _native(core, gate), _native(core, up)
+        return core.swiglu(x, *gate_up, norm=_native_norm(core, norm))
+    return stock.swiglu(stock.normed(x, norm), gate, up)
 
 
 def _native(core: ModuleType, weight: Weight) -> Any:
@@ -88,6 +100,10 @@ def _native(core: ModuleType, weight: Weight) -> Any:
         mode=weight.mode,
         dtype=weight.dtype,
     )
+
+
+def _native_norm(core: ModuleType, norm: Norm | None) -> Any:
+    return None if norm is None else core.Norm(norm.weight, norm.eps)
 
 
 def quantized_matmul(

@@ -6,11 +6,13 @@ it is heavy, and the native path needs none of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from mixbit.weight import Weight
+from mixbit.weight import Norm, Weight
 
 __all__ = [
     "TOP",
@@ -25,6 +27,8 @@ __all__ = [
     "last_steps",
     "logit_tiles",
     "matmul",
+    "matmuls",
+    "normed",
     "route",
     "swiglu",
 ]
@@ -57,6 +61,24 @@ def matmul(x: mx.array, weight: Weight) -> mx.array:
             mode=weight.mode,
         )
     return (y if weight.bias is None else y + weight.bias).astype(dtype)
+
+
+def normed(x: mx.array, norm: Norm | None) -> mx.array:
+    """``x``, or its RMSNorm, in the dtype of ``x``."""
+    return x if norm is None else mx.fast.rms_norm(x, norm.weight, norm.eps)
+
+
+def matmuls(
+    x: mx.array, weights: Sequence[Weight], norm: Norm | None, residual: mx.array | None
+) -> list[mx.array]:
+    """As :func:`mixbit.ops.matmul`."""
+    x = normed(x, norm)
+    products = [matmul(x, weight) for weight in weights]
+    if residual is None:
+        return products
+    if len(products) != 1 or products[0].shape != residual.shape:
+        raise ValueError("A residual has the shape of the product and goes with a single weight.")
+    return [(products[0] + residual).astype(products[0].dtype)]
 
 
 def swiglu(x: mx.array, gate: Weight, up: Weight) -> mx.array:

@@ -1,4 +1,4 @@
-"""A weight matrix as the operations take it."""
+"""A weight matrix, and a norm before it, as the operations take them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-__all__ = ["Weight"]
+__all__ = ["Norm", "Weight"]
 
 
 class Weight(NamedTuple):
@@ -31,3 +31,14 @@ class Weight(NamedTuple):
     """``affine``, ``mxfp4``, ``mxfp8`` or ``nvfp4``."""
     dtype: mx.Dtype | None = None
     """Of the product; by default that of ``x``."""
+
+
+class Norm(NamedTuple):
+    """An RMSNorm of ``x`` [..., K]: ``x * weight / sqrt(mean(x^2) + eps)``.
+
+    As part of a product it is computed in fp32 and not rounded in between.
+    """
+
+    weight: mx.array
+    """[K], floating."""
+    eps: float

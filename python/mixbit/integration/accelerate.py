@@ -25,6 +25,8 @@ _REPLACEMENTS: dict[type, type] = {
     qwen3_next.Qwen3NextSparseMoeBlock: nn.SparseMoeBlock,
     qwen3_5.GatedDeltaNet: nn.GatedDeltaNet,
     qwen3_next.Qwen3NextGatedDeltaNet: nn.Qwen3NextGatedDeltaNet,
+    qwen3_5.DecoderLayer: nn.DecoderLayer,
+    qwen3_next.Qwen3NextDecoderLayer: nn.Qwen3NextDecoderLayer,
 }
 
 

@@ -5,6 +5,7 @@ always saw; only ``__call__`` is ours.
 """
 
 from mixbit.nn.attention import Attention
+from mixbit.nn.decoder import DecoderLayer, Qwen3NextDecoderLayer
 from mixbit.nn.experts import SparseMoeBlock
 from mixbit.nn.gated_delta_net import GatedDeltaNet, Qwen3NextGatedDeltaNet
 from mixbit.nn.linear import Embedding, Linear, QuantizedEmbedding, QuantizedLinear
@@ -14,12 +15,14 @@ from mixbit.nn.switch import QuantizedSwitchLinear, SwitchLinear
 __all__ = [
     "MLP",
     "Attention",
+    "DecoderLayer",
     "Embedding",
     "GatedDeltaNet",
     "Linear",
     "QuantizedEmbedding",
     "QuantizedLinear",
     "QuantizedSwitchLinear",
+    "Qwen3NextDecoderLayer",
     "Qwen3NextGatedDeltaNet",
     "SparseMoeBlock",
     "SwitchLinear",

@@ -8,7 +8,7 @@ import mlx.core as mx
 from mlx_lm.models import qwen3_next
 
 from mixbit import ops
-from mixbit.nn.projections import project
+from mixbit.nn.projections import add_product, project
 
 __all__ = ["Attention"]
 
@@ -22,10 +22,23 @@ class Attention(qwen3_next.Qwen3NextAttention):
     def __call__(
         self, x: mx.array, mask: mx.array | str | None = None, cache: Any | None = None
     ) -> mx.array:
+        return self.forward(x, mask, cache)
+
+    def forward(
+        self,
+        x: mx.array,
+        mask: mx.array | str | None = None,
+        cache: Any | None = None,
+        norm: Any | None = None,
+        residual: mx.array | None = None,
+    ) -> mx.array:
+        """``residual + self(norm(x))``, either of them left out where ``None``."""
         if hasattr(cache, "bits"):
-            return super().__call__(x, mask, cache)  # type: ignore[arg-type]  # it takes "causal" too
+            x = x if norm is None else norm(x)
+            y = super().__call__(x, mask, cache)  # type: ignore[arg-type]  # it takes "causal" too
+            return y if residual is None else residual + y
         B, T, _ = x.shape
-        q, k, v = project(x, [self.q_proj, self.k_proj, self.v_proj], [None, None, None])
+        q, k, v = project(x, [self.q_proj, self.k_proj, self.v_proj], [None, None, None], norm)
         queries, gate = mx.split(q.reshape(B, T, self.num_attention_heads, -1), 2, axis=-1)
         keys, values = (t.reshape(B, T, self.num_key_value_heads, -1) for t in (k, v))
         offset = 0 if cache is None else cache.offset
@@ -36,4 +49,4 @@ class Attention(qwen3_next.Qwen3NextAttention):
             keys, values = cache.update_and_fetch(keys, values)
         y = ops.attention(queries, keys, values, scale=self.scale, mask=mask)
         y = y.transpose(0, 2, 1, 3).reshape(B, T, -1)
-        return self.o_proj(y * mx.sigmoid(gate.reshape(B, T, -1)))
+        return add_product(residual, y * mx.sigmoid(gate.reshape(B, T, -1)), self.o_proj)

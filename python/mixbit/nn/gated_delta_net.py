@@ -8,6 +8,7 @@ cache, as mlx-lm's is. Training goes through mlx-lm's own composition.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -15,7 +16,7 @@ from mlx.nn.layers.distributed import sum_gradients
 from mlx_lm.models import qwen3_5, qwen3_next
 
 from mixbit import ops
-from mixbit.nn.projections import project
+from mixbit.nn.projections import add_product, project
 
 __all__ = ["GatedDeltaNet", "Qwen3NextGatedDeltaNet"]
 
@@ -62,25 +63,56 @@ def _mix(
     return y.reshape(B, T, -1)
 
 
+def _unfused(
+    call: Callable[..., mx.array],
+    inputs: mx.array,
+    mask: mx.array | None,
+    cache: Any | None,
+    norm: Any | None,
+    residual: mx.array | None,
+) -> mx.array:
+    y = call(inputs if norm is None else norm(inputs), mask, cache)
+    return y if residual is None else residual + y
+
+
 class GatedDeltaNet(qwen3_5.GatedDeltaNet):
     """The linear-attention layer of qwen3_5 and qwen3_5_moe: [B, T, hidden] -> [B, T, hidden]."""
 
     def __call__(
         self, inputs: mx.array, mask: mx.array | None = None, cache: Any | None = None
     ) -> mx.array:
+        return self.forward(inputs, mask, cache)
+
+    def forward(
+        self,
+        inputs: mx.array,
+        mask: mx.array | None = None,
+        cache: Any | None = None,
+        norm: Any | None = None,
+        residual: mx.array | None = None,
+    ) -> mx.array:
+        """``residual + self(norm(inputs))``, either of them left out where ``None``."""
         if self.training:
-            return super().__call__(inputs, mask, cache)
+            return _unfused(super().__call__, inputs, mask, cache, norm, residual)
         if self.sharding_group is not None:
-            inputs = sum_gradients(self.sharding_group)(inputs)
+            return _unfused(self._sharded, inputs, mask, cache, norm, residual)
+        return add_product(residual, self._mixed(inputs, mask, cache, norm), self.out_proj)
+
+    def _mixed(
+        self, inputs: mx.array, mask: mx.array | None, cache: Any | None, norm: Any | None
+    ) -> mx.array:
         qkv, z, b, a = project(
             inputs,
             [self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a],
             [None, None, mx.float32, mx.float32],
+            norm,
         )
-        out = self.out_proj(_mix(self, (qkv, z, b, a), mask, cache))
-        if self.sharding_group is not None:
-            out = mx.distributed.all_sum(out, group=self.sharding_group)
-        return out
+        return _mix(self, (qkv, z, b, a), mask, cache)
+
+    def _sharded(self, inputs: mx.array, mask: mx.array | None, cache: Any | None) -> mx.array:
+        inputs = sum_gradients(self.sharding_group)(inputs)
+        out = self.out_proj(self._mixed(inputs, mask, cache, None))
+        return mx.distributed.all_sum(out, group=self.sharding_group)
 
 
 class Qwen3NextGatedDeltaNet(qwen3_next.Qwen3NextGatedDeltaNet):
@@ -89,10 +121,21 @@ class Qwen3NextGatedDeltaNet(qwen3_next.Qwen3NextGatedDeltaNet):
     def __call__(
         self, inputs: mx.array, mask: mx.array | None = None, cache: Any | None = None
     ) -> mx.array:
+        return self.forward(inputs, mask, cache)
+
+    def forward(
+        self,
+        inputs: mx.array,
+        mask: mx.array | None = None,
+        cache: Any | None = None,
+        norm: Any | None = None,
+        residual: mx.array | None = None,
+    ) -> mx.array:
+        """``residual + self(norm(inputs))``, either of them left out where ``None``."""
         if self.training:
-            return super().__call__(inputs, mask, cache)
+            return _unfused(super().__call__, inputs, mask, cache, norm, residual)
         B, T, _ = inputs.shape
-        qkvz, ba = project(inputs, [self.in_proj_qkvz, self.in_proj_ba], [None, mx.float32])
+        qkvz, ba = project(inputs, [self.in_proj_qkvz, self.in_proj_ba], [None, mx.float32], norm)
         q, k, v, z, b, a = self.fix_query_key_value_ordering(qkvz, ba)
         qkv = mx.concatenate([t.reshape(B, T, -1) for t in (q, k, v)], axis=-1)
-        return self.out_proj(_mix(self, (qkv, z, b, a), mask, cache))
+        return add_product(residual, _mix(self, (qkv, z, b, a), mask, cache), self.out_proj)
