@@ -98,10 +98,12 @@ def silu(v: np.ndarray) -> np.ndarray:
     return v / (1.0 + np.exp(-v))
 
 
-def assert_close(got: np.ndarray, want: np.ndarray, slack: float = 1.0) -> None:
-    """Equal, NaN to NaN, up to ``slack`` times the rounding of the output against the largest."""
+def assert_close(got: np.ndarray, want: np.ndarray, slack: float = 1.0, size: float = 0.0) -> None:
+    """Equal, NaN to NaN, up to ``slack`` times the rounding of the output against the largest.
+
+    ``size``: of what was summed, where few outputs may all have come out small.
+    """
     dtype = {np.dtype(np.uint16): "bfloat16"}.get(got.dtype, got.dtype.name)
     values = from_bfloat(got) if dtype == "bfloat16" else got
-    np.testing.assert_allclose(
-        values, want, rtol=0, atol=TOLERANCE[dtype] * slack * np.nanmax(np.abs(want))
-    )
+    largest = max(size, np.nanmax(np.abs(want)))
+    np.testing.assert_allclose(values, want, rtol=0, atol=TOLERANCE[dtype] * slack * largest)
