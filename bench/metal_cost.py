@@ -1,4 +1,4 @@
-"""Costs of the Metal matvec kernels, counted on a CPU, beside those of MLX's kernels.
+"""Costs of the Metal kernels, counted on a CPU, beside those of MLX's kernels.
 
 python bench/metal_cost.py prints the tables of RESULTS.md. The kernels of both sides run in the
 test suite's runner; per weight their costs are a line in 1 / K, found from two widths. Times are
@@ -18,6 +18,8 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / folder) for folder in 
 
 from metal_runner import Counters, stock  # noqa: E402
 from product_cases import single  # noqa: E402
+
+from metal_tile_cost import decode_table, expert_table, tile_table  # noqa: E402
 
 BITS = (2, 3, 4, 5, 6, 8)
 COLUMNS = 64  # rows of the counted weight; every threadgroup does the same
@@ -201,6 +203,12 @@ def main() -> None:
     for M in (1, WIDE):  # MLX takes a matvec kernel for both on all of these
         print(f"\nPredicted ms for the products of {M} row(s), mixbit / MLX = ratio:\n")
         print("\n".join(model_table(M)))
+    print("\nPer 1000 multiplications, many rows, bf16, groups of 64, mixbit / MLX:\n")
+    print("\n".join(tile_table()))
+    print("\nThe same for rows sorted by expert:\n")
+    print("\n".join(expert_table()))
+    print("\nPer weight, the experts of one token:\n")
+    print("\n".join(decode_table()))
 
 
 if __name__ == "__main__":

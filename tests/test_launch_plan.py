@@ -8,7 +8,14 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mixbit._core import PARAMS_BUFFER, Launch, MatmulPart, launch_plan_matmul
+from mixbit._core import (
+    PARAMS_BUFFER,
+    Launch,
+    MatmulPart,
+    launch_plan_gather,
+    launch_plan_matmul,
+    launch_plan_route,
+)
 
 
 def part(N: int, bits: int = 4, group: int = 64, mode: str = "affine") -> MatmulPart:
@@ -87,3 +94,46 @@ def test_rows_that_end_within_a_block() -> None:
 def test_formats_that_mlx_lacks() -> None:
     with pytest.raises(ValueError, match="bits 2, 3, 4, 5, 6 or 8"):
         part(8, 7)
+
+
+@pytest.mark.parametrize(("M", "tiles"), [(33, 1), (64, 1), (65, 2)])
+def test_many_rows_in_tiles_of_the_matrix_units(M: int, tiles: int) -> None:
+    launch = launch_of([part(65, 3), part(5)], M)
+    assert launch.kernel == "qmm_bfloat_Absent_true_Affine_3_64_half_Affine_4_64_half"
+    assert (launch.threadgroups, launch.threads) == ([tiles, 3, 1], [128, 1, 1])
+    assert first_threadgroups(launch, 2) == [(65, 0), (5, 2)]
+    assert launch_of([part(33), part(33)], M, swiglu=True).threadgroups == [tiles, 2, 1]
+
+
+def experts(tokens: int, mix: bool = False, shared_x: bool = False, **more: Any) -> Any:
+    return launch_plan_gather(
+        tokens=tokens, slots=4, K=512, experts=8, x=mx.bfloat16, parts=[part(40)],
+        mix=mix, shared_x=shared_x, **more,
+    )  # fmt: skip
+
+
+def test_experts_of_few_tokens() -> None:
+    (launch,) = experts(32).launches
+    assert launch.kernel == "gather_matvec_bfloat_false_Affine_4_64_half"
+    assert launch.threadgroups == [3, 128, 1]
+    (launch,) = experts(32, mix=True).launches
+    assert launch.kernel == "gather_matvec_mix_bfloat_false_Affine_4_64_half"
+    assert launch.threadgroups == [3, 32, 1]
+
+
+def test_experts_of_many_tokens_are_sorted_first() -> None:
+    plan = experts(100, mix=True, shared_x=True)
+    assert [launch.kernel for launch in plan.launches] == [
+        "sort_rows", "gather_qmm_bfloat_true_Affine_4_64_half", "mix",
+    ]  # fmt: skip
+    # 400 rows fill six tiles; each of eight experts, and the unknown, may have one more.
+    assert plan.launches[1].threadgroups == [15, 1, 1]
+    assert plan.temporaries == [400 * 4, 15 * 12, 4, 400 * 40 * 4]
+    assert struct.unpack("=7I", plan.launches[1].params) == (40, 512, 8, 4, 1, 4, 1)
+
+
+def test_choice_of_experts() -> None:
+    plan = launch_plan_route(tokens=3, experts=70, slots=8, logits=mx.float16, normalise=True)
+    (launch,) = plan.launches
+    assert launch.kernel == "route_half_3"
+    assert launch.threadgroups == [3, 1, 1]

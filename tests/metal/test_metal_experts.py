@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metal_runner import METAL, KernelError, changed_sources, family_library, run_plan
+from metal_runner import METAL, KernelError, changed_sources, family_library, mutate, run_plan
 from operands import FLOATS, assert_close, empty, floats, part, silu, weight
 
 from kernel_cases import FORMATS
@@ -202,6 +202,7 @@ def test_address_spaces() -> None:
 
 
 BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
+TILE_CHECK_END = ") {\n    return;\n  }\n  const Matrix matrix"
 MUTATIONS = {  # file, case, what is there and what takes its place
     "every row its own x": (
         ("gather_qmm.metal", "gate and up"),
@@ -217,7 +218,7 @@ MUTATIONS = {  # file, case, what is there and what takes its place
     ),
     "no end of the tiles": (
         ("gather_qmm.metal", "down"),
-        ("group.x >= *num_tiles", "group.x > 999"),
+        (f"*num_tiles{TILE_CHECK_END}", f"*num_tiles + 999{TILE_CHECK_END}"),
     ),
     "every expert's rows from the first place on": (
         ("experts.metal", "down"),
@@ -240,9 +241,7 @@ MUTATIONS = {  # file, case, what is there and what takes its place
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_faults_are_noticed(name: str) -> None:
-    (file, case), (old, new) = MUTATIONS[name]
-    text = (METAL / file).read_text()
-    assert old in text
-    folder = changed_sources({file: text.replace(old, new)})
+    (file, case), change = MUTATIONS[name]
+    folder = changed_sources({file: mutate((METAL / file).read_text(), *change)})
     with pytest.raises((AssertionError, KernelError)):
         PREFILL[case].check(mode="checked", folder=folder)

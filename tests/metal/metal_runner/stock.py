@@ -26,7 +26,7 @@ Storage: dict[Element, type[np.generic]] = {
 }
 
 _KERNELS = "mlx/backend/metal/kernels"
-_QUANTIZED = ("utils.h", "steel/gemm/gemm.h", "quantized_utils.h", "quantized.h")
+QUANTIZED = ("utils.h", "steel/gemm/gemm.h", "quantized_utils.h", "quantized.h")
 _TILE = 32  # rows and columns of qmm_t's tile
 _WIDE_ROWS, _WIDE_LANES = 4, 8  # of x at a time, and along K, in qmv_wide
 _CONSTANTS = {"align_M": True, "align_N": True, "align_K": True}
@@ -73,7 +73,7 @@ def quantized_library(
         function = name.removesuffix("_partial").removesuffix("_unaligned")
         arguments = f"{element}, {group}, {bits}" + (f", {rest}" if rest else "")
         instances.append((name, f"affine_{function}<{arguments}>"))
-    return library(_QUANTIZED, tuple(instances))
+    return library(QUANTIZED, tuple(instances))
 
 
 def matmul(
