@@ -5,9 +5,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include "gpu/launch_plan.h"
+#include "gpu/operation.h"
+#include "gpu/source.h"
+#include "gpu/trial.h"
 
 namespace nb = nanobind;
 namespace mx = mlx::core;
@@ -38,6 +41,10 @@ void bind_launch_plans(nb::module_& m) {
   using gpu::Launch;
   using gpu::LaunchPlan;
   using Part = gpu::QuantizedMatmul::Part;
+
+  nb::exception<gpu::NoKernel>(m, "NoKernel", PyExc_RuntimeError);
+  m.def("metal_source", &gpu::library_source, "folder"_a, "launch"_a,
+        "What a device compiles for the launch, out of the files of metal/ in the folder.");
 
   nb::class_<Launch>(m, "Launch", "One launch of a Metal kernel: csrc/gpu/launch_plan.h.")
       .def_ro("family", &Launch::family, "File in metal/, without suffix.")
@@ -114,6 +121,24 @@ void bind_launch_plans(nb::module_& m) {
       },
       nb::kw_only(), "tokens"_a, "experts"_a, "slots"_a, "logits"_a, "normalise"_a,
       "generation"_a = 15, "size"_a = "s", "Launches of route.");
+  m.def(
+      "launches_of",
+      [](const mx::array& y, int generation, const std::string& size) {
+        return gpu::launches_of(y, {generation, size.at(0)});
+      },
+      "y"_a, nb::kw_only(), "generation"_a = 15, "size"_a = "s",
+      "What a GPU would launch for an array that an operation is yet to compute, and the arrays it "
+      "binds as inputs.");
+  m.def(
+      "try_kernels",
+      [](const mx::array& y, int generation, const std::string& size, mx::StreamOrDevice s) {
+        return gpu::try_kernels(y, {generation, size.at(0)}, s);
+      },
+      "y"_a, nb::kw_only(), "generation"_a = 15, "size"_a = "s", "stream"_a = nb::none(),
+      "What is wrong with the stream's kernels for such an array, in a small case that the CPU "
+      "computes as well; an empty text if nothing.");
+  m.def("difference", &gpu::difference, "got"_a, "expected"_a,
+        "What is wrong with arrays that a kernel made, or an empty text.");
 }
 
 }  // namespace mixbit

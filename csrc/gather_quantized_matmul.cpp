@@ -1,7 +1,8 @@
 #include "gather_quantized_matmul.h"
 
+#include <functional>
 #include <limits>
-#include <stdexcept>
+#include <numeric>
 
 #include "composed_vjp.h"
 #include "cpu/matmul.h"
@@ -32,25 +33,20 @@ mx::Shape result_shape(const mx::array& x, const mx::array& indices, const mx::a
   return shape;
 }
 
-// For every index, which of x's row blocks it goes with.
-std::vector<int> broadcast_blocks(const mx::Shape& batch, const mx::Shape& indices) {
-  std::vector<int> blocks(1, 0);
-  int stride = 1;
-  const int lead = static_cast<int>(indices.size() - batch.size());
-  // Innermost dimension first; each pass repeats what is there along one more dimension.
-  for (int d = static_cast<int>(indices.size()) - 1; d >= 0; --d) {
-    const int extent = d < lead ? 1 : batch[d - lead];
-    const std::vector<int> inner = std::move(blocks);
-    blocks.clear();
-    blocks.reserve(inner.size() * indices[d]);
-    for (int i = 0; i < indices[d]; ++i) {
-      for (int block : inner) {
-        blocks.push_back(block + (extent == 1 ? 0 : i * stride));
-      }
-    }
-    stride *= extent;
+// x with a block for each index, or with one for all along the last dimension of the indices: other
+// ways to broadcast are not worth a kernel's while.
+mx::array blocks_of(const mx::array& x, const mx::array& indices, mx::StreamOrDevice s) {
+  mx::Shape batch = batch_of(x), shape = indices.shape();
+  batch.insert(batch.begin(), shape.size() - batch.size(), 1);
+  mx::Shape shared = shape;
+  if (!shared.empty()) {
+    shared.back() = 1;
   }
-  return blocks;
+  if (batch == shape || batch == shared) {
+    return row_contiguous(x, s);
+  }
+  shape.insert(shape.end(), x.shape().end() - 2, x.shape().end());
+  return row_contiguous(mx::broadcast_to(x, shape, s), s);
 }
 
 mx::array build(const mx::array& x, const std::vector<Weight>& weights, const mx::array& indices,
@@ -73,7 +69,7 @@ mx::array build(const mx::array& x, const std::vector<Weight>& weights, const mx
                     ", do not broadcast to the indices' shape " + shape_string(indices.shape()) +
                     ".");
   }
-  std::vector<mx::array> inputs{row_contiguous(x, s),
+  std::vector<mx::array> inputs{blocks_of(x, indices, s),
                                 row_contiguous(mx::astype(indices, mx::uint32, s), s)};
   if (scores) {
     check_floating(kOp, "scores", *scores);
@@ -94,10 +90,12 @@ mx::array build(const mx::array& x, const std::vector<Weight>& weights, const mx
     }
     formats.push_back(weight.format);
   }
-  return mx::array(
+  const mx::array y(
       result_shape(x, indices, weights[0].arrays[0], epilogue), x.dtype(),
       std::make_shared<GatherQuantizedMatmul>(mx::to_stream(s), std::move(formats), epilogue),
       std::move(inputs));
+  gpu::require({y});
+  return y;
 }
 
 // The same out of MLX operations that have gradients in x and the scores.
@@ -180,6 +178,12 @@ void mix_blocks(const Mix& mix, const float* products, int tokens) {
 
 }  // namespace
 
+bool shares_blocks(const mx::array& x, const mx::array& indices) {
+  const mx::Shape batch = batch_of(x);
+  const size_t blocks = std::accumulate(batch.begin(), batch.end(), size_t{1}, std::multiplies<>());
+  return blocks != indices.size();
+}
+
 mx::array gather_matmul(const mx::array& x, const Weight& w, const mx::array& indices,
                         const std::optional<mx::array>& scores, mx::StreamOrDevice s) {
   return build(x, {w}, indices, scores, scores ? Epilogue::mix : Epilogue::none, s);
@@ -227,8 +231,8 @@ void GatherQuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::a
            out.data<void>(), element_of(out.dtype())};
   }
   auto run = [request, rows, mix, weights = std::move(weights), index = indices.data<uint32_t>(),
-              source = broadcast_blocks(batch_of(x), indices.shape())]() mutable {
-    const int count = static_cast<int>(source.size());
+              count = static_cast<int>(indices.size()),
+              sharing = shares_blocks(x, indices) ? indices.shape(-1) : 1]() mutable {
     const Grouped g = group_by_expert(index, count, static_cast<int>(weights.size()));
     const size_t block = static_cast<size_t>(rows) * request.parts[0].N;
     std::vector<float> products;
@@ -243,7 +247,7 @@ void GatherQuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::a
       y_rows.clear();
       for (int i = g.begin[e]; i < g.begin[e + 1]; ++i) {
         for (int r = 0; r < rows; ++r) {
-          x_rows.push_back(source[g.blocks[i]] * rows + r);
+          x_rows.push_back(g.blocks[i] / sharing * rows + r);
           y_rows.push_back(g.blocks[i] * rows + r);
         }
       }
@@ -267,10 +271,6 @@ void GatherQuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::a
     }
   };
   mx::cpu::get_command_encoder(stream()).dispatch(std::move(run));
-}
-
-void GatherQuantizedMatmul::eval_gpu(const std::vector<mx::array>&, mx::array&) {
-  throw std::runtime_error("[gather_quantized_matmul] has no GPU kernel; use mx.gather_qmm there.");
 }
 
 std::vector<mx::array> GatherQuantizedMatmul::vjp(const std::vector<mx::array>& primals,

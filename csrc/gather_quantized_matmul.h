@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "gpu/operation.h"
 #include "mlx/primitives.h"
 #include "quantized_matmul.h"
 #include "weights.h"
@@ -27,9 +28,12 @@ MIXBIT_API mx::array gather_matmul(const mx::array& x, const Weight& w, const mx
 MIXBIT_API mx::array gather_swiglu(const mx::array& x, const Weight& gate, const Weight& up,
                                    const mx::array& indices, mx::StreamOrDevice s = {});
 
-// Inputs: x, indices (uint32), scores (float32) if mixed, then each stack's arrays; all
-// row-contiguous.
-class GatherQuantizedMatmul : public mx::UnaryPrimitive {
+// Whether x has one block for all along the last dimension of the indices, not one for each.
+bool shares_blocks(const mx::array& x, const mx::array& indices);
+
+// Inputs: x (with blocks for each index, or shared so), indices (uint32), scores (float32) if
+// mixed, then each stack's arrays; all row-contiguous.
+class GatherQuantizedMatmul : public mx::UnaryPrimitive, public gpu::Operation {
  public:
   enum class Epilogue { none, swiglu, mix };
 
@@ -45,11 +49,19 @@ class GatherQuantizedMatmul : public mx::UnaryPrimitive {
                              const std::vector<int>& argnums,
                              const std::vector<mx::array>& outputs) override;
 
+  gpu::Description describe(const std::vector<mx::array>& inputs,
+                            const std::vector<mx::array>& outputs) const override;
+  std::vector<mx::array> small_case(const std::vector<mx::array>& inputs,
+                                    const std::vector<mx::array>& outputs,
+                                    const gpu::Device& device, const mx::Stream& s) const override;
+
   const char* name() const override { return "MixbitGatherQuantizedMatmul"; }
   bool is_equivalent(const mx::Primitive& other) const override;
   std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override;
 
  private:
+  gpu::GatherQuantizedMatmul on_gpu(const std::vector<mx::array>& inputs) const;
+
   std::vector<WeightFormat> formats_;
   Epilogue epilogue_;
 };

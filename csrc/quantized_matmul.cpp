@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <numeric>
-#include <stdexcept>
 
 #include "composed_vjp.h"
 #include "cpu/matmul.h"
@@ -133,10 +132,12 @@ std::vector<mx::array> matmul(const mx::array& x, const std::vector<Weight>& wei
   }
   const QuantizedMatmul::Fusion fusion{false, norm.has_value(), residual.has_value(),
                                        norm ? norm->eps : 0};
-  return mx::array::make_arrays(
+  auto products = mx::array::make_arrays(
       std::move(shapes), dtypes,
       std::make_shared<QuantizedMatmul>(mx::to_stream(s), std::move(operands.parts), fusion),
       std::move(operands.inputs));
+  gpu::require(products);
+  return products;
 }
 
 mx::array swiglu(const mx::array& x, const Weight& gate, const Weight& up,
@@ -147,10 +148,12 @@ mx::array swiglu(const mx::array& x, const Weight& gate, const Weight& up,
   }
   Operands operands = operands_of(x, {gate, up}, norm, s);
   const QuantizedMatmul::Fusion fusion{true, norm.has_value(), false, norm ? norm->eps : 0};
-  return mx::array(
+  const mx::array y(
       product_shape(x, N), x.dtype(),
       std::make_shared<QuantizedMatmul>(mx::to_stream(s), std::move(operands.parts), fusion),
       std::move(operands.inputs));
+  gpu::require({y});
+  return y;
 }
 
 void QuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs,
@@ -193,10 +196,6 @@ void QuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs,
   }
   mx::cpu::get_command_encoder(stream()).dispatch(
       [request = std::move(request)] { cpu::matmul(request); });
-}
-
-void QuantizedMatmul::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
-  throw std::runtime_error("[quantized_matmul] has no GPU kernel; use mx.quantized_matmul there.");
 }
 
 std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primals,

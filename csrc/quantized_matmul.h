@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/operation.h"
 #include "mlx/primitives.h"
 #include "weights.h"
 
@@ -46,7 +47,7 @@ MIXBIT_API mx::array swiglu(const mx::array& x, const Weight& gate, const Weight
 
 // Inputs: x, then for each weight its arrays and its bias if it has one, then the norm's weight and
 // the residual where there are such; all row-contiguous.
-class QuantizedMatmul : public mx::Primitive {
+class QuantizedMatmul : public mx::Primitive, public gpu::Operation {
  public:
   struct Part {
     WeightFormat format;
@@ -76,11 +77,20 @@ class QuantizedMatmul : public mx::Primitive {
                              const std::vector<int>& argnums,
                              const std::vector<mx::array>& outputs) override;
 
+  gpu::Description describe(const std::vector<mx::array>& inputs,
+                            const std::vector<mx::array>& outputs) const override;
+  std::vector<mx::array> small_case(const std::vector<mx::array>& inputs,
+                                    const std::vector<mx::array>& outputs,
+                                    const gpu::Device& device, const mx::Stream& s) const override;
+
   const char* name() const override { return "MixbitQuantizedMatmul"; }
   bool is_equivalent(const mx::Primitive& other) const override;
   std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override;
 
  private:
+  gpu::QuantizedMatmul on_gpu(const std::vector<mx::array>& inputs,
+                              const std::vector<mx::array>& outputs) const;
+
   std::vector<Part> parts_;
   Fusion fusion_;
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <stdexcept>
 
 #include "cpu/elements.h"
 #include "mlx/allocator.h"
@@ -74,6 +73,7 @@ std::pair<mx::array, mx::array> route(const mx::array& logits, int slots, bool n
   auto outputs = mx::array::make_arrays({shape, shape}, {mx::uint32, mx::float32},
                                         std::make_shared<Route>(mx::to_stream(s), slots, normalise),
                                         {row_contiguous(logits, s)});
+  gpu::require(outputs);
   return {outputs[0], outputs[1]};
 }
 
@@ -95,10 +95,6 @@ void Route::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array
           choose(row, slots, normalise, indices + t * slots, scores + t * slots);
         }
       });
-}
-
-void Route::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
-  throw std::runtime_error("[route] has no GPU kernel; use mx.softmax and mx.argpartition there.");
 }
 
 std::vector<mx::array> Route::vjp(const std::vector<mx::array>& primals,

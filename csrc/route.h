@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "gpu/operation.h"
 #include "mlx/primitives.h"
 #include "weights.h"
 
@@ -18,7 +19,7 @@ MIXBIT_API std::pair<mx::array, mx::array> route(const mx::array& logits, int sl
                                                  mx::StreamOrDevice s = {});
 
 // Input: logits, row-contiguous. Outputs: indices, scores.
-class Route : public mx::Primitive {
+class Route : public mx::Primitive, public gpu::Operation {
  public:
   Route(mx::Stream stream, int slots, bool normalise)
       : mx::Primitive(stream), slots_(slots), normalise_(normalise) {}
@@ -31,11 +32,19 @@ class Route : public mx::Primitive {
                              const std::vector<int>& argnums,
                              const std::vector<mx::array>& outputs) override;
 
+  gpu::Description describe(const std::vector<mx::array>& inputs,
+                            const std::vector<mx::array>& outputs) const override;
+  std::vector<mx::array> small_case(const std::vector<mx::array>& inputs,
+                                    const std::vector<mx::array>& outputs,
+                                    const gpu::Device& device, const mx::Stream& s) const override;
+
   const char* name() const override { return "MixbitRoute"; }
   bool is_equivalent(const mx::Primitive& other) const override;
   std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override;
 
  private:
+  gpu::Route on_gpu(const mx::array& logits) const;
+
   int slots_;
   bool normalise_;
 };

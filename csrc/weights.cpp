@@ -152,21 +152,36 @@ cpu::Element element_of(const mx::Dtype& dtype) {
                                 : cpu::Element::bf16;
 }
 
+mx::Dtype dtype_of(cpu::Element element) {
+  return element == cpu::Element::f32   ? mx::float32
+         : element == cpu::Element::f16 ? mx::float16
+                                        : mx::bfloat16;
+}
+
+cpu::Element weight_element(const WeightFormat& format, const mx::array* arrays) {
+  switch (format.kind) {
+    case WeightKind::dense:
+      return element_of(arrays[0].dtype());
+    case WeightKind::affine:
+      return element_of(arrays[1].dtype());
+    default:
+      return cpu::Element::f32;
+  }
+}
+
 cpu::Weights weights_of(const WeightFormat& format, const mx::array* arrays, size_t index) {
   auto matrix = [&](int i) -> const void* {
     const mx::array& a = arrays[i];
     const size_t bytes = a.itemsize() * a.shape(-1) * a.shape(-2);
     return a.data<char>() + index * bytes;
   };
-  cpu::Weights w{format.kind, format.bits, format.group_size, cpu::Element::f32, matrix(0),
-                 nullptr,     nullptr};
-  if (format.kind == WeightKind::dense) {
-    w.element = element_of(arrays[0].dtype());
-    return w;
+  cpu::Weights w{
+      format.kind, format.bits, format.group_size, weight_element(format, arrays), matrix(0),
+      nullptr,     nullptr};
+  if (format.num_arrays() > 1) {
+    w.scales = matrix(1);
   }
-  w.scales = matrix(1);
-  if (format.kind == WeightKind::affine) {
-    w.element = element_of(arrays[1].dtype());
+  if (format.num_arrays() > 2) {
     w.biases = matrix(2);
   }
   return w;

@@ -62,6 +62,10 @@ void check_floating(std::string_view op, std::string_view name, const mx::array&
 mx::array row_contiguous(const mx::array& a, mx::StreamOrDevice s);
 
 MIXBIT_API cpu::Element element_of(const mx::Dtype& dtype);
+mx::Dtype dtype_of(cpu::Element element);
+
+// The type of a dense weight, or of affine scales; float32 where there is no such array.
+cpu::Element weight_element(const WeightFormat& format, const mx::array* arrays);
 
 // Pointers into evaluated, row-contiguous arrays, of matrix `index` of a stack of them.
 cpu::Weights weights_of(const WeightFormat& format, const mx::array* arrays, size_t index = 0);

@@ -182,6 +182,13 @@ def test_a_symbol_that_nothing_provides_is_named(
     assert f"{member}: {library} has no {name} (macos-14)" in faults
 
 
+def test_a_build_without_metal_is_named(built: Built, tmp_path: Path) -> None:
+    name = b"__ZN3mlx4core5metal6deviceENS0_6DeviceE"
+    edit = replaced(name, name[:-1] + b"F")
+    faults = problems(edited(built.wheel, tmp_path, {LIBRARY: edit}), built.sites)
+    assert f"the native code does not call {name.decode()}: its GPU part is missing" in faults
+
+
 def test_a_native_file_too_many_is_named(built: Built, tmp_path: Path) -> None:
     copy = edited(built.wheel, tmp_path, {})
     with zipfile.ZipFile(copy, "a") as archive:

@@ -62,6 +62,14 @@ def kl_divergence(p_hidden: mlx.core.array, p_head: Weight, q_hidden: mlx.core.a
     Softmax statistics of two models' logits, tile by tile: float64 [T, tiles, fields].
     """
 
+class NoKernel(RuntimeError):
+    pass
+
+def metal_source(folder: str, launch: Launch) -> str:
+    """
+    What a device compiles for the launch, out of the files of metal/ in the folder.
+    """
+
 class Launch:
     """One launch of a Metal kernel: csrc/gpu/launch_plan.h."""
 
@@ -118,6 +126,19 @@ def launch_plan_gather(*, tokens: int, slots: int, M: int = 1, K: int, experts: 
 
 def launch_plan_route(*, tokens: int, experts: int, slots: int, logits: mlx.core.Dtype, normalise: bool, generation: int = 15, size: str = 's') -> LaunchPlan:
     """Launches of route."""
+
+def launches_of(y: mlx.core.array, *, generation: int = 15, size: str = 's') -> tuple[LaunchPlan, list[mlx.core.array]]:
+    """
+    What a GPU would launch for an array that an operation is yet to compute, and the arrays it binds as inputs.
+    """
+
+def try_kernels(y: mlx.core.array, *, generation: int = 15, size: str = 's', stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> str:
+    """
+    What is wrong with the stream's kernels for such an array, in a small case that the CPU computes as well; an empty text if nothing.
+    """
+
+def difference(got: Sequence[mlx.core.array], expected: Sequence[mlx.core.array]) -> str:
+    """What is wrong with arrays that a kernel made, or an empty text."""
 
 def isa() -> str:
     """Name of the instruction set whose kernels run."""

@@ -5,7 +5,10 @@ The native module matches one MLX build: C++ layouts hold for one version, and n
 wrong type, or worse. So it is tried out once at import, and if anything is off the stock
 operations serve, with one warning that says what to install.
 
-``MIXBIT_BACKEND=stock|cpu`` forces one; ``cpu`` turns the warning into an error.
+On a Metal GPU the native module compiles a kernel when it is first wanted and tries it on a small
+case. For a kernel that fails, stock operations serve, again with one warning.
+
+``MIXBIT_BACKEND=stock|cpu|metal`` forces one; ``cpu`` and ``metal`` turn the warnings into errors.
 """
 
 from __future__ import annotations
@@ -14,15 +17,27 @@ import importlib
 import importlib.metadata
 import os
 import warnings
+from collections.abc import Callable
 from types import ModuleType
+from typing import TypeVar
 
 import mlx.core as mx
 
 from mixbit.errors import MixbitError
 
-__all__ = ["MixbitWarning", "native", "native_here", "reason", "select"]
+__all__ = [
+    "MixbitWarning",
+    "name_here",
+    "native",
+    "native_here",
+    "reason",
+    "run_native",
+    "select",
+]
 
-_CHOICES = ("stock", "cpu")
+_CHOICES = ("stock", "cpu", "metal")
+
+_T = TypeVar("_T")
 
 
 class MixbitWarning(UserWarning):
@@ -34,6 +49,12 @@ native: ModuleType | None = None
 
 reason: str | None = None
 """Why :data:`native` is ``None``."""
+
+_demanded: str | None = None
+"""The one backend, ``cpu`` or ``metal``, that :data:`native` serves, or ``None`` for both."""
+
+_told: set[str] = set()
+"""Of kernels that failed, what was said."""
 
 
 def _load() -> ModuleType:
@@ -62,29 +83,72 @@ def _load() -> ModuleType:
 
 
 def select(choice: str | None = None) -> None:
-    """Set :data:`native` by ``choice``, ``"stock"``, ``"cpu"`` or ``None`` for the best.
+    """Set :data:`native` by ``choice``: ``"stock"``, ``"cpu"``, ``"metal"`` or ``None`` for both.
 
     Raises:
-        MixbitError: for another choice, or if ``"cpu"`` is asked for and does not work.
+        MixbitError: for another choice, or if ``"cpu"`` or ``"metal"`` is asked for and is not to
+            be had.
     """
-    global native, reason
+    global native, reason, _demanded
     if choice is not None and choice not in _CHOICES:
         raise MixbitError(f"MIXBIT_BACKEND={choice} is unknown; use one of {', '.join(_CHOICES)}.")
-    native, reason = None, "MIXBIT_BACKEND=stock"
+    native, reason, _demanded = None, "MIXBIT_BACKEND=stock", choice
     if choice == "stock":
         return
     try:
+        if choice == "metal" and not mx.metal.is_available():
+            raise ImportError("MLX finds no Metal GPU on this machine")
         native, reason = _load(), None
     except (ImportError, ValueError) as error:
         reason = str(error)
-        if choice == "cpu":
-            raise MixbitError(f"MIXBIT_BACKEND=cpu cannot be had: {reason}.") from error
+        if choice is not None:
+            raise MixbitError(f"MIXBIT_BACKEND={choice} cannot be had: {reason}.") from error
         warnings.warn(f"{reason}. Stock MLX operations are used.", MixbitWarning, stacklevel=2)
 
 
+def name_here() -> str:
+    """The backend of the default device: ``cpu``, ``metal`` or ``stock``."""
+    if native is None:
+        return "stock"
+    if mx.default_device() == mx.cpu:
+        wanted = "cpu"
+    elif mx.metal.is_available():
+        wanted = "metal"
+    else:
+        return "stock"
+    return wanted if _demanded in (None, wanted) else "stock"
+
+
 def native_here() -> ModuleType | None:
-    """The native module if it serves the default device, else ``None``."""
-    return native if native is not None and mx.default_device() == mx.cpu else None
+    """The native module for an operation that it has for CPUs only, else ``None``."""
+    return native if name_here() == "cpu" else None
+
+
+def run_native(operation: Callable[[ModuleType], _T]) -> _T | None:
+    """What ``operation`` makes of the native module, or ``None`` where stock MLX has to serve.
+
+    Raises:
+        MixbitError: if the backend was demanded, and a kernel of it does not work here.
+    """
+    if native is None or name_here() == "stock":
+        return None
+    try:
+        return operation(native)
+    except native.NoKernel as error:
+        _tell(str(error))
+        return None
+
+
+def _tell(fault: str) -> None:
+    """Say what a kernel's fault is, unless it was said or there is none."""
+    if not fault:
+        return
+    if _demanded is not None:
+        raise MixbitError(f"MIXBIT_BACKEND={_demanded} cannot be had: {fault}.")
+    if fault not in _told:
+        _told.add(fault)
+        text = f"{fault}. Stock MLX operations are used in its place."
+        warnings.warn(text, MixbitWarning, stacklevel=2)
 
 
 select(os.environ.get("MIXBIT_BACKEND") or None)

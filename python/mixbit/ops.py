@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mixbit import stock
-from mixbit.backend import native_here
+from mixbit.backend import native_here, run_native
 from mixbit.stock import TOP, LogitFields
 from mixbit.weight import Norm, Weight
 
@@ -62,10 +62,15 @@ def matmul(
     Raises:
         ValueError: for shapes, dtypes or formats that do not fit together.
     """
-    if (core := native_here()) is not None:
-        natives = [_native(core, weight) for weight in weights]
-        return core.matmul(x, natives, norm=_native_norm(core, norm), residual=residual)
-    return stock.matmuls(x, weights, norm, residual)
+    ys = run_native(
+        lambda core: core.matmul(
+            x,
+            [_native(core, weight) for weight in weights],
+            norm=_native_norm(core, norm),
+            residual=residual,
+        )
+    )
+    return stock.matmuls(x, weights, norm, residual) if ys is None else ys
 
 
 def swiglu(x: mx.array, gate: Weight, up: Weight, *, norm: Norm | None = None) -> mx.array:
@@ -83,10 +88,12 @@ def swiglu(x: mx.array, gate: Weight, up: Weight, *, norm: Norm | None = None) -
     Raises:
         ValueError: for shapes, dtypes or formats that do not fit together.
     """
-    if (core := native_here()) is not None:
-        gate_up = _native(core, gate), _native(core, up)
-        return core.swiglu(x, *gate_up, norm=_native_norm(core, norm))
-    return stock.swiglu(stock.normed(x, norm), gate, up)
+    y = run_native(
+        lambda core: core.swiglu(
+            x, _native(core, gate), _native(core, up), norm=_native_norm(core, norm)
+        )
+    )
+    return stock.swiglu(stock.normed(x, norm), gate, up) if y is None else y
 
 
 def _native(core: ModuleType, weight: Weight) -> Any:
@@ -161,9 +168,10 @@ def gather_matmul(
     Raises:
         ValueError: for shapes, dtypes or formats that do not fit together.
     """
-    if (core := native_here()) is not None:
-        return core.gather_matmul(x, _native(core, weight), indices, scores=scores)
-    return stock.gather_matmul(x, weight, indices, scores, sorted_indices)
+    y = run_native(
+        lambda core: core.gather_matmul(x, _native(core, weight), indices, scores=scores)
+    )
+    return stock.gather_matmul(x, weight, indices, scores, sorted_indices) if y is None else y
 
 
 def gather_quantized_matmul(
@@ -206,9 +214,10 @@ def gather_swiglu(
     Raises:
         ValueError: for shapes, dtypes or formats that do not fit together.
     """
-    if (core := native_here()) is not None:
-        return core.gather_swiglu(x, _native(core, gate), _native(core, up), indices)
-    return stock.gather_swiglu(x, gate, up, indices, sorted_indices)
+    y = run_native(
+        lambda core: core.gather_swiglu(x, _native(core, gate), _native(core, up), indices)
+    )
+    return stock.gather_swiglu(x, gate, up, indices, sorted_indices) if y is None else y
 
 
 def route(logits: mx.array, slots: int, *, normalise: bool) -> tuple[mx.array, mx.array]:
@@ -226,10 +235,8 @@ def route(logits: mx.array, slots: int, *, normalise: bool) -> tuple[mx.array, m
     Raises:
         ValueError: for a shape, dtype or number of slots that does not fit.
     """
-    if (core := native_here()) is not None:
-        indices, scores = core.route(logits, slots, normalise=normalise)
-        return indices, scores
-    return stock.route(logits, slots, normalise)
+    chosen = run_native(lambda core: core.route(logits, slots, normalise=normalise))
+    return stock.route(logits, slots, normalise) if chosen is None else tuple(chosen)
 
 
 def attention(

@@ -27,6 +27,7 @@ _ALSO_THERE = {
     "/usr/lib/libSystem.B.dylib": ("_getpid", "_wmemchr"),
     "/usr/lib/libc++.1.dylib": (
         "__ZNSt3__19to_stringEj",
+        "__ZNSt3__113basic_istreamIcNS_11char_traitsIcEEE6sentryC1ERS3_b",
         "__ZNSt3__15mutex8try_lockEv",
         "__ZNSt3__16thread6detachEv",
         "__ZdaPvSt11align_val_t",

@@ -30,6 +30,8 @@ _FOLDERS = {
     "@rpath/libmlx.dylib": "@loader_path/../mlx/lib",
 }
 _TAG = f"cp311-abi3-macosx_{MINIMUM}_0_arm64"
+# Only the Metal side of the native code calls these.
+_METAL_HOST = {"__ZN3mlx4core5metal6deviceENS0_6DeviceE", "_objc_msgSend"}
 # Platform, ABI of the backend, version of the internals: types are shared where this is equal.
 _NANOBIND_INTERNALS = re.compile(rb"nanobind_[a-z0-9_]*_a\d+_v\d+(?:_stable)?")
 
@@ -91,6 +93,9 @@ def _native(content: Path, sites: list[Path]) -> Iterator[str]:
     yield from _symbols(files, sites)
     if _MODULE in files:
         yield from _nanobind(files[_MODULE], sites)
+    called = {wanted.name for macho in files.values() for wanted in macho.imports}
+    for name in sorted(_METAL_HOST - called):
+        yield f"the native code does not call {name}: its GPU part is missing"
 
 
 def _layout(macho: MachO, kind: str) -> Iterator[str]:

@@ -35,7 +35,8 @@ class AccelerateReport:
     """What :func:`accelerate` did.
 
     Attributes:
-        backend: ``"cpu"`` where the native kernels serve the default device, else ``"stock"``.
+        backend: ``"cpu"`` or ``"metal"`` where native kernels serve the default device, else
+            ``"stock"``.
         swapped: class name -> number of layers that were given that class.
         kept: class name -> number of layers left as they were though they derive from a class
             that mixbit replaces; someone else's subclasses are not touched.
@@ -72,7 +73,7 @@ def accelerate(model: Any) -> AccelerateReport:
         elif isinstance(module, originals) and not isinstance(module, ours):
             kept[type(module).__qualname__] += 1
     return AccelerateReport(
-        backend="stock" if backend.native_here() is None else "cpu",
+        backend=backend.name_here(),
         swapped=dict(swapped),
         kept=dict(kept),
     )
