@@ -132,6 +132,17 @@ DEFECTS = {
         "float v = x[tg * 128 + lid]; if (lane < 20) v = simd_broadcast(v, 25); part[lid] = v;",
         "divergent simdgroup function",
     ),
+    "store to constant data": (
+        "y[tg] =",
+        "((device float*)x)[tg] =",
+        "store to a read-only buffer",
+    ),
+    "another thread's variable": (
+        LOAD,
+        f"threadgroup ulong at[1]; float v = lid; if (lid == 0) at[0] = ulong(&v); {BARRIER}"
+        " part[lid] = *(thread float*)at[0];",
+        "access to another thread's memory",
+    ),
     "shuffle from beyond the simdgroup": (
         LOAD,
         f"{LOAD} float v = simd_shuffle(1.0f, lane + 1); if (lane < 31) part[lid] *= v;",

@@ -44,7 +44,7 @@ void thread_memory(uintptr_t at, size_t bytes, bool store, uint64_t address) {
     add_traffic(kInThread, at, bytes, store, address);
 }
 
-void access(void* pointer, size_t bytes, bool store, uint64_t address, bool aligned) {
+void access(const void* pointer, size_t bytes, bool store, uint64_t address) {
   if (!machine.current || !bytes)
     return;
   settle_store();
@@ -57,16 +57,7 @@ void access(void* pointer, size_t bytes, bool store, uint64_t address, bool alig
       add_traffic(kInThreadgroup, at, bytes, store, address);
   } else if (in_stacks(at)) {
     thread_memory(at, bytes, store, address);
-  } else {
-    return;  // constants of the library
-  }
-  if (aligned && (at & (bytes - 1))) {
-    add_finding("misaligned access", address, 0, [&] {
-      return format("%zu-byte %s at an address that is %zu modulo %zu, by ", bytes,
-                    store ? "store" : "load", size_t(at & (bytes - 1)), bytes) +
-             name_of(*machine.current);
-    });
-  }
+  }  // else it is a constant of the library
 }
 
 void undefined(const char* what, const Place& place) {
@@ -88,52 +79,54 @@ extern "C" {
 
 void __tsan_init() {}
 
-#define ACCESS(BYTES)                                 \
-  void __tsan_read##BYTES(void* at) {                 \
-    access(at, BYTES, false, CALLER, true);           \
-  }                                                   \
-  void __tsan_write##BYTES(void* at) {                \
-    access(at, BYTES, true, CALLER, true);            \
-  }                                                   \
-  void __tsan_unaligned_read##BYTES(void* at) {       \
-    access(at, BYTES, false, CALLER, false);          \
-  }                                                   \
-  void __tsan_unaligned_write##BYTES(void* at) {      \
-    access(at, BYTES, true, CALLER, false);           \
-  }                                                   \
-  void __tsan_read_write##BYTES(void* at) {           \
-    access(at, BYTES, false, CALLER, true);           \
-    access(at, BYTES, true, CALLER, true);            \
-  }                                                   \
-  void __tsan_unaligned_read_write##BYTES(void* at) { \
-    access(at, BYTES, false, CALLER, false);          \
-    access(at, BYTES, true, CALLER, false);           \
+#define LOAD(NAME, BYTES)               \
+  void __tsan_##NAME##BYTES(void* at) { \
+    access(at, BYTES, false, CALLER);   \
   }
+#define STORE(NAME, BYTES)              \
+  void __tsan_##NAME##BYTES(void* at) { \
+    access(at, BYTES, true, CALLER);    \
+  }
+#define BOTH(NAME, BYTES)               \
+  void __tsan_##NAME##BYTES(void* at) { \
+    access(at, BYTES, false, CALLER);   \
+    access(at, BYTES, true, CALLER);    \
+  }
+#define ACCESS(BYTES)           \
+  LOAD(read, BYTES)             \
+  LOAD(unaligned_read, BYTES)   \
+  STORE(write, BYTES)           \
+  STORE(unaligned_write, BYTES) \
+  BOTH(read_write, BYTES)       \
+  BOTH(unaligned_read_write, BYTES)
 ACCESS(1)
 ACCESS(2)
 ACCESS(4)
 ACCESS(8)
 ACCESS(16)
 #undef ACCESS
+#undef BOTH
+#undef STORE
+#undef LOAD
 
 void __tsan_read_range(void* at, unsigned long bytes) {
-  access(at, bytes, false, CALLER, false);
+  access(at, bytes, false, CALLER);
 }
 void __tsan_write_range(void* at, unsigned long bytes) {
-  access(at, bytes, true, CALLER, false);
+  access(at, bytes, true, CALLER);
 }
 void* __tsan_memcpy(void* to, const void* from, unsigned long bytes) {
-  access((void*)from, bytes, false, CALLER, false);
-  access(to, bytes, true, CALLER, false);
+  access(from, bytes, false, CALLER);
+  access(to, bytes, true, CALLER);
   return memcpy(to, from, bytes);
 }
 void* __tsan_memmove(void* to, const void* from, unsigned long bytes) {
-  access((void*)from, bytes, false, CALLER, false);
-  access(to, bytes, true, CALLER, false);
+  access(from, bytes, false, CALLER);
+  access(to, bytes, true, CALLER);
   return memmove(to, from, bytes);
 }
 void* __tsan_memset(void* to, int value, unsigned long bytes) {
-  access(to, bytes, true, CALLER, false);
+  access(to, bytes, true, CALLER);
   return memset(to, value, bytes);
 }
 
