@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(shell find csrc metal -type f)
 FORMATTED := python tests tools bench
-CLANG_FORMATTED := csrc metal tests/metal -name '*.cpp' -o -name '*.h' -o -name '*.metal'
+CLANG_FORMATTED := csrc metal tests/metal tests/native -name '*.cpp' -o -name '*.h' -o -name '*.metal'
 
 .PHONY: help setup demo test bench lint format stubs sanitize wheel-macos clean
 
@@ -15,7 +15,7 @@ help:
 	@echo "make lint      all checks       make format    reformat Python and C++"
 	@echo "make stubs     write the native module's .pyi again"
 	@echo "make wheel-macos  the macOS arm64 wheel in dist/, cross-built on Linux"
-	@echo "make sanitize  kernel tests under the address and undefined-behaviour sanitizers"
+	@echo "make sanitize  kernel tests under the address, undefined-behaviour and thread sanitizers"
 
 setup: $(VENV)/.installed $(VENV)/.kernels
 
@@ -33,7 +33,7 @@ $(VENV)/.installed: $(VENV)/.created $(NATIVE)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation -e . $(BUILD_FLAGS)
 	@touch $@
 
-# What runs Metal kernels on this machine's CPU, for their tests.
+# What runs kernels for other processors on this machine's CPU, for their tests.
 $(VENV)/.kernels: tools/prepare_machine.sh $(VENV)/.created
 	@tools/prepare_machine.sh $(PYTHON) kernels
 	@touch $@

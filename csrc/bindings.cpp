@@ -87,6 +87,8 @@ NB_MODULE(_core, m) {
   mixbit::bind_launch_plans(m);
 
   m.def("isa", &mixbit::isa, "Name of the instruction set whose kernels run.");
+  m.def("isas", &mixbit::isas,
+        "Instruction sets whose kernels this processor can run, best first.");
   m.def("num_threads", &mixbit::num_threads, "Threads that one operation may use.");
   m.attr("mlx_version") = mixbit::built_for_mlx();
 }

@@ -1,5 +1,6 @@
 #include "info.h"
 
+#include "cpu/processor.h"
 #include "cpu/thread_pool.h"
 #include "mlx/version.h"
 
@@ -7,6 +8,14 @@ namespace mixbit {
 
 std::string isa() {
   return cpu::kernels().name;
+}
+
+std::vector<std::string> isas() {
+  std::vector<std::string> names;
+  for (const cpu::Kernels* table : cpu::usable_kernels()) {
+    names.push_back(table->name);
+  }
+  return names;
 }
 
 int num_threads() {

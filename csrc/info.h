@@ -2,12 +2,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "weights.h"
 
 namespace mixbit {
 
 MIXBIT_API std::string isa();
+MIXBIT_API std::vector<std::string> isas();
 MIXBIT_API int num_threads();
 
 // The MLX version whose headers this library was compiled against.

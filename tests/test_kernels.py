@@ -1,8 +1,8 @@
 """The native kernels against fp64, on every instruction set of this machine."""
 
+import importlib
 import json
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-ISAS = ["portable"] + (["avx2"] if platform.machine() in ("x86_64", "AMD64") else [])
+ISAS = importlib.import_module("mixbit._core").isas()
 THREADS = ["1", "3"]
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # See that this machine can build mixbit: Python >= 3.11 with venv and headers, and a C++ compiler.
-# With "kernels" as second argument: that it can run Metal kernels on its CPU, with clang 19; with
-# "macos": that it can link for macOS; with "browser": that it has one that runs without a screen.
+# With "kernels" as second argument: that it can run kernels of other processors on its own, Metal's
+# with clang 19 and arm64's with qemu; with "macos": that it can link for macOS; with "browser": that
+# it has one that runs without a screen.
 # On Debian missing packages are installed when that is allowed; otherwise one sentence names them.
 set -euo pipefail
 python=${1:-python3}
@@ -36,6 +37,10 @@ if [ "${2:-}" = kernels ] && ! { have_llvm clang++ && have_llvm llvm-symbolizer;
   [ "$(uname -s)" != Darwin ] ||
     fail "clang 19, which runs Metal kernels on the CPU in tests, is missing; run: brew install llvm@19"
   missing+=(clang-19 llvm-19)
+fi
+if [ "${2:-}" = kernels ] && [ "$(uname -sm)" = "Linux x86_64" ]; then
+  have aarch64-linux-gnu-g++ || missing+=(g++-aarch64-linux-gnu)
+  have qemu-aarch64 || missing+=(qemu-user)
 fi
 if [ "${2:-}" = macos ] && [ "$(uname -s)" != Darwin ]; then
   have ld64.lld-19 || missing+=(lld-19)

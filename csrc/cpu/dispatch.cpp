@@ -1,29 +1,15 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
-#include "cpu/kernels.h"
+#include "cpu/processor.h"
 
 namespace mixbit::cpu {
 
 namespace {
 
-// Best first.
-std::vector<const Kernels*> usable() {
-  std::vector<const Kernels*> tables;
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("f16c")) {
-    tables.push_back(&avx2_kernels);
-  }
-#endif
-  tables.push_back(&portable_kernels);
-  return tables;
-}
-
 const Kernels* choose() {
-  const auto tables = usable();
+  const auto tables = usable_kernels();
   const char* wanted = std::getenv("MIXBIT_ISA");
   if (wanted == nullptr || *wanted == '\0') {
     return tables.front();

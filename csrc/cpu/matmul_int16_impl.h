@@ -68,11 +68,11 @@ template <int bits>
 static void order_units(int16_t* q, int count) {
   static constexpr UnitOrder<bits> order;
   for (int16_t* unit = q; unit < q + count; unit += kUnit) {
-    int16_t natural[kUnit];
-    __builtin_memcpy(natural, unit, sizeof(natural));
+    int16_t ordered[kUnit];
     for (int i = 0; i < kUnit; ++i) {
-      unit[i] = natural[order.code[i]];
+      ordered[i] = unit[order.code[i]];
     }
+    store_inputs<bits>(ordered, unit);
   }
 }
 
@@ -130,7 +130,7 @@ MIXBIT_INLINE void add_quad(const Matmul& p, int m, int g, const QuadWeights& w,
       sum[r] = Sums::zero();
     }
     for (int u = i * units / sums_per_row; u < (i + 1) * units / sums_per_row; ++u) {
-      const Codes codes = unpack_unit<bits>(w.codes + u * 8 * bits);
+      const auto codes = unpack_unit<bits>(w.codes + u * 8 * bits);
       for (int r = 0; r < R; ++r) {
         sum[r].add_products(codes, Inputs::load(x + static_cast<size_t>(r) * padded + u * kUnit));
       }

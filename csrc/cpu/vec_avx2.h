@@ -147,6 +147,12 @@ struct Codes {
 };
 using Inputs = Codes;
 
+// Writes the integers of a unit, ordered as the codes are, for Inputs::load.
+template <int>
+static inline void store_inputs(const int16_t* ordered, int16_t* unit) {
+  __builtin_memcpy(unit, ordered, 64 * sizeof(*unit));
+}
+
 // 8 x int32; the lower four are of the first 32 codes of a unit.
 struct Sums {
   __m256i v;

@@ -1,5 +1,4 @@
-// Eight fp32 lanes through the compiler's vector extension: the fallback for any processor, and
-// what arm64 uses until it has a file of its own.
+// Eight fp32 lanes through the compiler's vector extension: the fallback for any processor.
 #pragma once
 
 #include "cpu/elements.h"
@@ -92,6 +91,12 @@ struct Codes {
 };
 using Inputs = Codes;
 
+// Writes the integers of a unit, ordered as the codes are, for Inputs::load.
+template <int>
+static inline void store_inputs(const int16_t* ordered, int16_t* unit) {
+  __builtin_memcpy(unit, ordered, 64 * sizeof(*unit));
+}
+
 // 8 x int32; the lower four are of the first 32 codes of a unit.
 struct Sums {
   int32_t v[8];
@@ -109,7 +114,7 @@ typedef float Totals __attribute__((vector_size(16)));
 // Four 16-bit floats, the first in the lowest bits, as fp32.
 template <class T>
 static inline Totals quad_of(uint64_t four, T) {
-  Totals r;
+  Totals r = {};
   for (int c = 0; c < 4; ++c) {
     r[c] = to_float(T{static_cast<uint16_t>(four >> (16 * c))});
   }
@@ -126,14 +131,14 @@ static inline int32_t total(const int32_t* v, int count) {
 
 // The totals of four groups: one a sum, or one in each half of a sum.
 static inline Totals totals(const Sums (&a)[4]) {
-  Totals r;
+  Totals r = {};
   for (int c = 0; c < 4; ++c) {
     r[c] = static_cast<float>(total(a[c].v, 8));
   }
   return r;
 }
 static inline Totals totals(const Sums (&a)[2]) {
-  Totals r;
+  Totals r = {};
   for (int c = 0; c < 4; ++c) {
     r[c] = static_cast<float>(total(a[c / 2].v + c % 2 * 4, 4));
   }

@@ -143,6 +143,9 @@ def difference(got: Sequence[mlx.core.array], expected: Sequence[mlx.core.array]
 def isa() -> str:
     """Name of the instruction set whose kernels run."""
 
+def isas() -> list[str]:
+    """Instruction sets whose kernels this processor can run, best first."""
+
 def num_threads() -> int:
     """Threads that one operation may use."""
 

@@ -1,0 +1,70 @@
+// Integer products on 16-bit lanes, for any NEON.
+#pragma once
+
+#include "cpu/vec_neon.h"
+
+namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
+
+// 64 codes, or 64 integers of x.
+struct Codes {
+  int16x8_t v[8];
+
+  static Codes load(const int16_t* p) {
+    Codes codes;
+    for (int j = 0; j < 8; ++j) {
+      codes.v[j] = vld1q_s16(p + 8 * j);
+    }
+    return codes;
+  }
+};
+using Inputs = Codes;
+
+// Writes the integers of a unit, ordered as the codes are, for Inputs::load.
+template <int>
+static inline void store_inputs(const int16_t* ordered, int16_t* unit) {
+  __builtin_memcpy(unit, ordered, 64 * sizeof(*unit));
+}
+
+// 2 x 4 x int32, of the first and of the last 32 codes of a unit.
+struct Sums {
+  int32x4_t v[2];
+
+  static Sums zero() { return {{vdupq_n_s32(0), vdupq_n_s32(0)}}; }
+
+  void add_products(const Codes& a, const Inputs& b) {
+    for (int j = 0; j < 8; ++j) {
+      v[j / 4] = vmlal_s16(v[j / 4], vget_low_s16(a.v[j]), vget_low_s16(b.v[j]));
+      v[j / 4] = vmlal_high_s16(v[j / 4], a.v[j], b.v[j]);
+    }
+  }
+  int32x4_t half(int i) const { return v[i]; }
+};
+
+// The totals of four groups: one a sum, or one in each half of a sum.
+static inline float32x4_t totals(const Sums (&a)[4]) {
+  return add_across(vaddq_s32(a[0].half(0), a[0].half(1)), vaddq_s32(a[1].half(0), a[1].half(1)),
+                    vaddq_s32(a[2].half(0), a[2].half(1)), vaddq_s32(a[3].half(0), a[3].half(1)));
+}
+static inline float32x4_t totals(const Sums (&a)[2]) {
+  return add_across(a[0].half(0), a[0].half(1), a[1].half(0), a[1].half(1));
+}
+
+// Which of a unit's 64 codes unpack_unit puts at place i: they keep their own order here.
+static constexpr int code_at(int, int i) {
+  return i;
+}
+
+template <int bits>
+MIXBIT_INLINE Codes unpack_unit(const uint8_t* unit) {
+  Codes out;
+  for (int half = 0; half < 2; ++half) {
+    const uint8x16x2_t codes = unpack_bytes<bits>(unit + 4 * bits * half);
+    for (int j = 0; j < 2; ++j) {
+      out.v[4 * half + 2 * j] = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(codes.val[j])));
+      out.v[4 * half + 2 * j + 1] = vreinterpretq_s16_u16(vmovl_high_u8(codes.val[j]));
+    }
+  }
+  return out;
+}
+
+}  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE
