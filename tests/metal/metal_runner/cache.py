@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import hashlib
 import os
 import platform
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +34,9 @@ def _hashed(*parts: str | bytes) -> str:
 @functools.cache
 def _tool_key() -> str:
     files = sorted(p for p in HERE.rglob("*") if p.suffix in (".py", ".h", ".cpp"))
-    return _hashed(platform.machine(), tool("clang++"), *(p.read_bytes() for p in files))
+    clang = Path(tool("clang++")).resolve()
+    compiler = (str(clang), str(clang.stat().st_mtime_ns), platform.machine())
+    return _hashed(*compiler, *(p.read_bytes() for p in files))
 
 
 @functools.cache
@@ -43,13 +47,17 @@ def cache() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     oldest = time.time() - _KEPT_SECONDS
     for path in folder.iterdir():
-        if path.is_file() and path.stat().st_mtime < oldest:
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another process removes them too
+            if path.stat().st_mtime < oldest:
+                _remove(path)
     return folder
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """Path of the cached file ``name``; ``make`` writes it, once even if processes race for it."""
+    """Path of the cached file or folder ``name``, which ``make`` writes.
+
+    It is made once, also where several processes want it.
+    """
     path = cache() / name
     if not path.exists():
         with (cache() / f"{name}.lock").open("w") as lock:
@@ -60,6 +68,13 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
                     make(beside)
                     beside.rename(path)
                 finally:
-                    beside.unlink(missing_ok=True)
+                    _remove(beside)
     os.utime(path)
     return path
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

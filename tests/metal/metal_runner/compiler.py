@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from .cache import cache, cached, content_key
+from .cache import cached, content_key
 from .tools import HERE, run_tool, tool
 
 Mode = Literal["fast", "checked", "counted"]
@@ -62,12 +62,13 @@ def preprocess(text: str, name: str, folders: Iterable[Path], defines: Mapping[s
 
 @functools.cache
 def _header_folder() -> Path:
-    folder = cache() / "headers"
-    for header in _HEADERS:
-        path = folder / header
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    return folder
+    def make(to: Path) -> None:
+        for header in _HEADERS:
+            path = to / header
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+    return cached(f"headers-{content_key(*_HEADERS)}", make)
 
 
 def to_ir(text: str, mode: Mode, *, optimised: bool) -> str:

@@ -129,7 +129,7 @@ def _cached_translation(preprocessed: str, constants: tuple[tuple[str, Constant]
     key = content_key("translation", preprocessed, repr(constants))
     read = json.loads(cached(f"{key}.json", make).read_text())
     signatures = {
-        name: Signature(s["name"], tuple(Parameter(**p) for p in s["parameters"]), s["is_template"])
+        name: Signature(s["name"], tuple(Parameter(**p) for p in s["parameters"]))
         for name, s in read["signatures"].items()
     }
     return _Cached(read["text"], signatures, read["statements"])

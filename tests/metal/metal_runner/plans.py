@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .cache import cache, content_key
+from .cache import cached, content_key
 from .compiler import Mode
 from .kernel import Order, Value
 from .library import Library
@@ -117,11 +117,10 @@ def changed_sources(changes: Mapping[str, str], folder: Path = METAL) -> Path:
     if missing := changes.keys() - files.keys():
         raise FileNotFoundError(f"{folder} has no {', '.join(sorted(missing))}")
     key = content_key(*(part for item in sorted({**files, **changes}.items()) for part in item))
-    copy = cache() / f"sources-{key}"
-    if not copy.exists():
-        beside = cache() / f"sources-{key}.{id(files)}"
-        shutil.copytree(folder, beside, dirs_exist_ok=True)
+
+    def make(to: Path) -> None:
+        shutil.copytree(folder, to)
         for name, text in changes.items():
-            (beside / name).write_text(text)
-        beside.rename(copy)
-    return copy
+            (to / name).write_text(text)
+
+    return cached(f"sources-{key}", make)

@@ -48,7 +48,6 @@ class Signature:
 
     name: str
     parameters: tuple[Parameter, ...]
-    is_template: bool
 
     @property
     def buffers(self) -> tuple[Parameter, ...]:

@@ -115,9 +115,8 @@ def _kernels(source: Source, result: Translation) -> list[tuple[int, int]]:
             source.replace(i, i + 1)
         name = tokens[after + 1].text
         parameters = read_parameters(source, after + 2)
-        is_template = tokens[first].text == "template"
-        result.kernels[name] = Signature(name, parameters, is_template)
-        if not is_template:
+        result.kernels[name] = Signature(name, parameters)
+        if tokens[first].text != "template":
             result.instances[name] = name
         body = source.statement_end(after, "{", ";")
         bodies.append((body, source.partner.get(body, body)))
