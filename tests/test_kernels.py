@@ -1,4 +1,4 @@
-"""The native kernels against fp64, on every instruction set of this machine."""
+"""The native kernels against fp64, on every instruction set and on the GPU of this machine."""
 
 import importlib
 import json
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
 ISAS = importlib.import_module("mixbit._core").isas()
@@ -56,3 +57,12 @@ def test_an_unknown_instruction_set_is_refused_by_name() -> None:
     assert run.returncode != 0
     assert "MIXBIT_ISA=sse9 is not available on this processor" in run.stderr
     assert "portable" in run.stderr
+
+
+def test_metal_kernels_agree_with_fp64_where_there_is_a_gpu() -> None:
+    run = _run(MIXBIT_BACKEND="metal")
+    if mx.metal.is_available():
+        assert run.returncode == 0, run.stderr
+        assert json.loads(run.stdout)["failures"] == []
+    else:
+        assert "MIXBIT_BACKEND=metal cannot be had: MLX finds no Metal GPU" in run.stderr

@@ -26,6 +26,7 @@ MINIMUM = MACOS_VERSIONS[0]
 _ALSO_THERE = {
     "/usr/lib/libSystem.B.dylib": ("_getpid", "_wmemchr"),
     "/usr/lib/libc++.1.dylib": (
+        "___dynamic_cast",
         "__ZNSt3__19to_stringEj",
         "__ZNSt3__113basic_istreamIcNS_11char_traitsIcEEE6sentryC1ERS3_b",
         "__ZNSt3__15mutex8try_lockEv",

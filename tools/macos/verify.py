@@ -134,6 +134,8 @@ def _symbols(files: dict[str, MachO], sites: list[Path]) -> Iterator[str]:
         provided = {**system, **ours, "@rpath/libmlx.dylib": _exports_of_mlx(site)}
         for name, macho in files.items():
             for wanted in macho.imports:
+                if wanted.library.startswith("/usr/lib/") and sys.platform == "darwin":
+                    continue  # Apple's linker knows its libraries better
                 if wanted.library == FLAT:
                     there = wanted.name.startswith(("_Py", "__Py"))
                 else:
