@@ -215,7 +215,7 @@ extern const Kernels portable_kernels;
 #if defined(__x86_64__)
 extern const Kernels avx2_kernels, avx512_kernels, avx512vnni_kernels;
 #elif defined(__aarch64__)
-extern const Kernels neon_kernels, dotprod_kernels;
+extern const Kernels neon_kernels;
 #endif
 
 // The table for this processor, chosen once. MIXBIT_ISA names another one (for tests); a name that

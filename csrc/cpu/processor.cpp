@@ -1,27 +1,6 @@
 #include "cpu/processor.h"
 
-#if defined(__aarch64__) && !defined(__APPLE__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
-
 namespace mixbit::cpu {
-
-#if defined(__aarch64__)
-
-namespace {
-
-bool has_dotprod() {
-#if defined(__APPLE__)
-  return true;  // since the first of Apple's own processors
-#else
-  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
-#endif
-}
-
-}  // namespace
-
-#endif
 
 std::vector<const Kernels*> usable_kernels() {
   std::vector<const Kernels*> tables;
@@ -40,9 +19,6 @@ std::vector<const Kernels*> usable_kernels() {
     tables.push_back(&avx2_kernels);
   }
 #elif defined(__aarch64__)
-  if (has_dotprod()) {
-    tables.push_back(&dotprod_kernels);
-  }
   tables.push_back(&neon_kernels);
 #endif
   tables.push_back(&portable_kernels);

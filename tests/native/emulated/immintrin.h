@@ -18,22 +18,12 @@ static inline __m128i _mm_maskz_loadu_epi8(__mmask16 mask, const void* p) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
 }
 
-static inline __m256i _mm256_maskz_loadu_epi8(__mmask32 mask, const void* p) {
-  uint8_t bytes[32] = {};
-  for (int i = 0; i < 32; ++i) {
+static inline __m512i _mm512_maskz_loadu_epi8(__mmask64 mask, const void* p) {
+  uint8_t bytes[64] = {};
+  for (int i = 0; i < 64; ++i) {
     bytes[i] = mask >> i & 1 ? static_cast<const uint8_t*>(p)[i] : 0;
   }
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes));
-}
-
-static inline __m512i _mm512_cvtepu8_epi16(__m256i v) {
-  uint8_t bytes[32];
-  uint16_t wide[32];
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(bytes), v);
-  for (int i = 0; i < 32; ++i) {
-    wide[i] = bytes[i];
-  }
-  return _mm512_loadu_si512(wide);
+  return _mm512_loadu_si512(bytes);
 }
 
 static inline __m512i _mm512_cvtepu8_epi32(__m128i v) {
