@@ -207,3 +207,26 @@ def test_unset_variable_is_nan() -> None:
     source = replaced("y[tg] = part[0];", "{ float a[2]; if (tg < 2) a[1] = 1; y[tg] = a[1]; }")
     y = run(source)["y"]
     np.testing.assert_array_equal(y, [1, 1, np.nan, np.nan])
+
+
+@pytest.mark.parametrize("memory", ["device", "threadgroup"])
+@pytest.mark.parametrize("barrier", ["threadgroup_barrier", "simdgroup_barrier"])
+def test_barrier_orders_the_memory_it_names(barrier: str, memory: str) -> None:
+    place = "threadgroup float t[64];" if memory == "threadgroup" else "device float* t = y;"
+    kernels = "".join(
+        f"kernel void swap_{flags}(device float* y [[buffer(0)]],"
+        f" uint i [[thread_position_in_grid]]) {{ {place} t[i] = i;"
+        f" {barrier}(mem_flags::mem_{flags}); float v = t[i ^ 1];"
+        f" {barrier}(mem_flags::mem_{flags}); t[i] = v; y[i] = t[i]; }}\n"
+        for flags in ("none", "device", "threadgroup")
+    )
+    library = Library.from_source(f"#include <metal_stdlib>\nusing namespace metal;\n{kernels}")
+    for flags in ("none", "device", "threadgroup"):
+        kernel = library.kernel(f"swap_{flags}")
+        buffers = [np.zeros(64, np.float32)]
+        if flags == memory:
+            y = kernel.run(buffers, grid=[64], threads=[64], mode="checked")["y"]
+            np.testing.assert_array_equal(y, np.arange(64) ^ 1)
+        else:
+            with pytest.raises(KernelError, match=f"race in {memory} memory"):
+                kernel.run(buffers, grid=[64], threads=[64], mode="checked")
