@@ -8,6 +8,7 @@ import mlx.core as mx
 from mlx_lm.models import qwen3_next, switch_layers
 
 from mixbit import ops
+from mixbit.nn.projections import project
 from mixbit.nn.switch import QuantizedSwitchLinear, SwitchLinear
 
 __all__ = ["SparseMoeBlock"]
@@ -16,7 +17,7 @@ __all__ = ["SparseMoeBlock"]
 class SparseMoeBlock(qwen3_next.Qwen3NextSparseMoeBlock):
     """Routed and shared experts: [..., hidden] -> [..., hidden].
 
-    The router's softmax and the sum over a token's experts are in fp32.
+    The router's logits and softmax, the shared experts' gate and all sums are in fp32.
     """
 
     def __call__(self, x: mx.array) -> mx.array:
@@ -24,10 +25,11 @@ class SparseMoeBlock(qwen3_next.Qwen3NextSparseMoeBlock):
         if stacks is None or self.sharding_group is not None:
             return super().__call__(x)
         gate, up, down = stacks
-        indices, scores = ops.route(self.gate(x), self.top_k, normalise=self.norm_topk_prob)
+        logits, shared = project(x, (self.gate, self.shared_expert_gate), (mx.float32, mx.float32))
+        indices, scores = ops.route(logits, self.top_k, normalise=self.norm_topk_prob)
         hidden = ops.gather_swiglu(mx.expand_dims(x, (-2, -3)), gate, up, indices)
         y = ops.gather_matmul(hidden, down, indices, scores=scores).squeeze(-2)
-        return y + mx.sigmoid(self.shared_expert_gate(x)) * self.shared_expert(x)
+        return (y + mx.sigmoid(shared) * self.shared_expert(x)).astype(x.dtype)
 
 
 def _stacks_of(experts: Any) -> list[ops.Weight] | None:
