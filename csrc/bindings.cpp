@@ -14,6 +14,7 @@
 #include "gather_quantized_matmul.h"
 #include "info.h"
 #include "kl_divergence.h"
+#include "quantize_search.h"
 #include "quantized_matmul.h"
 #include "route.h"
 
@@ -83,6 +84,11 @@ NB_MODULE(_core, m) {
   m.def("kl_divergence", &mixbit::kl_divergence, "p_hidden"_a, "p_head"_a, "q_hidden"_a,
         "q_head"_a.none(), "targets"_a, nb::kw_only(), "vocabulary"_a, "stream"_a = nb::none(),
         "Softmax statistics of two models' logits, tile by tile: float64 [T, tiles, fields].");
+
+  m.def("quantize_search", &mixbit::quantize_search, "w"_a, "importance"_a = nb::none(),
+        nb::kw_only(), "group_size"_a, "bits"_a, "dtype"_a, "stream"_a = nb::none(),
+        "Affine codes, scales and biases of w [..., N, K] with the least squared error, weighted "
+        "by the importance [..., K] of the input channels.");
 
   mixbit::bind_launch_plans(m);
 

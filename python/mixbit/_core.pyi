@@ -62,6 +62,11 @@ def kl_divergence(p_hidden: mlx.core.array, p_head: Weight, q_hidden: mlx.core.a
     Softmax statistics of two models' logits, tile by tile: float64 [T, tiles, fields].
     """
 
+def quantize_search(w: mlx.core.array, importance: mlx.core.array | None = None, *, group_size: int, bits: int, dtype: mlx.core.Dtype, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array, mlx.core.array]:
+    """
+    Affine codes, scales and biases of w [..., N, K] with the least squared error, weighted by the importance [..., K] of the input channels.
+    """
+
 class NoKernel(RuntimeError):
     pass
 

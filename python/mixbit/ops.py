@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from mixbit import stock
+from mixbit import backend, stock, stock_search
 from mixbit.backend import native_here, run_native
 from mixbit.stock import TOP, LogitFields
 from mixbit.weight import Norm, Weight
@@ -35,6 +35,7 @@ __all__ = [
     "kl_divergence",
     "linear",
     "matmul",
+    "quantize_search",
     "quantized_matmul",
     "route",
     "swiglu",
@@ -420,3 +421,41 @@ def kl_divergence(
             )
         )
     return stock.kl_divergence(p_hidden, p_head, q_hidden, q_head, targets, vocabulary)
+
+
+def quantize_search(
+    w: mx.array,
+    importance: mx.array | None,
+    *,
+    group_size: int,
+    bits: int,
+    dtype: mx.Dtype,
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Codes, scales and biases of a weight in MLX's affine format, searched for.
+
+    For each group of a row it minimises ``sum_k h_k (w_k - s q_k - b)^2`` over scale s and bias b,
+    both rounded to ``dtype`` before the nearest codes q are taken: least squares for the codes in
+    turn with the nearest codes for the fit, from 16 starts (an idea of llama.cpp's k-quants). The
+    result is never worse than ``mx.quantize`` by that measure. It runs on the CPU, and the bits do
+    not depend on the number of threads.
+
+    Args:
+        w: [..., N, K], finite.
+        importance: h, [..., K], finite and not negative; None for ones. Groups in which it is zero
+            throughout count all weights alike.
+        group_size: 32, 64 or 128, a divisor of K.
+        bits: 2, 3, 4, 5, 6 or 8.
+        dtype: of scales and biases: float32, float16 or bfloat16.
+
+    Returns:
+        uint32 [..., N, K * bits / 32], and twice [..., N, K / group_size].
+
+    Raises:
+        ValueError: for shapes, dtypes or formats that do not fit together.
+    """
+    if backend.native is None:
+        return stock_search.quantize_search(w, importance, group_size, bits, dtype)
+    codes, scales, biases = backend.native.quantize_search(
+        w, importance, group_size=group_size, bits=bits, dtype=dtype, stream=mx.cpu
+    )
+    return codes, scales, biases

@@ -1,0 +1,25 @@
+"""Statistics of the input of one linear layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+
+@dataclass(frozen=True)
+class InputStatistics:
+    """What the inputs ``x`` of a linear layer, or of each of a stack of experts, were like.
+
+    Attributes:
+        mean_square: float32 [K], or [E, K] for experts: the mean of ``x^2`` of each channel.
+        count: float32 [], or [E]: how many ``x`` the means are over. Where it is 0 they are zero.
+        mean_abs: the mean of ``|x|``, in the shape of ``mean_square``; None where the source
+            (an imatrix) has none.
+        hessian: float32 [K, K]: the mean of ``x x^T``; None unless it was asked for.
+    """
+
+    mean_square: mx.array
+    count: mx.array
+    mean_abs: mx.array | None = None
+    hessian: mx.array | None = None
