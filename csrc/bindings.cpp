@@ -68,15 +68,18 @@ NB_MODULE(_core, m) {
          const mx::array& conv_weight, const mx::array& A_log, const mx::array& dt_bias,
          const mx::array& norm_weight, const std::optional<mx::array>& conv_state,
          const std::optional<mx::array>& state, const std::optional<mx::array>& mask,
-         const std::optional<mx::array>& lengths, int num_k_heads, float eps,
+         const std::optional<mx::array>& lengths, int num_k_heads, float eps, bool keep_steps,
          mx::StreamOrDevice s) {
         return mixbit::delta_net(qkv, z, a, b, conv_weight, A_log, dt_bias, norm_weight,
-                                 {conv_state, state, mask, lengths}, num_k_heads, eps, s);
+                                 {conv_state, state, mask, lengths}, num_k_heads, eps, keep_steps,
+                                 s);
       },
       "qkv"_a, "z"_a, "a"_a, "b"_a, "conv_weight"_a, "A_log"_a, "dt_bias"_a, "norm_weight"_a,
       "conv_state"_a = nb::none(), "state"_a = nb::none(), "mask"_a = nb::none(),
-      "lengths"_a = nb::none(), nb::kw_only(), "num_k_heads"_a, "eps"_a, "stream"_a = nb::none(),
-      "GatedDeltaNet between its projections: (y [B, T, Hv, Dv], convolution's state, state).");
+      "lengths"_a = nb::none(), nb::kw_only(), "num_k_heads"_a, "eps"_a, "keep_steps"_a = false,
+      "stream"_a = nb::none(),
+      "GatedDeltaNet between its projections: (y [B, T, Hv, Dv], convolution's state, state), with "
+      "keep_steps the states after all steps.");
   m.def("attention", &mixbit::attention, "q"_a, "k"_a, "v"_a, nb::kw_only(), "scale"_a,
         "causal"_a = false, "mask"_a = nb::none(), "stream"_a = nb::none(),
         "softmax(scale q kᵀ + mask) v: q [B, H, T, D], k and v [B, Hk, S, D] -> [B, H, T, D].");

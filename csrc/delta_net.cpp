@@ -31,6 +31,10 @@ int key_dim(const mx::array& qkv, const mx::array& z, int num_k_heads) {
   return (qkv.shape(2) - z.shape(2) * z.shape(3)) / 2 / num_k_heads;
 }
 
+mx::Shape state_shape(int B, int T, int Hv, int Dv, int Dk, bool keep_steps) {
+  return keep_steps ? mx::Shape{B, T, Hv, Dv, Dk} : mx::Shape{B, Hv, Dv, Dk};
+}
+
 cpu::Parameter parameter(const mx::array& a) {
   return {a.data<void>(), element_of(a.dtype())};
 }
@@ -41,7 +45,7 @@ std::tuple<mx::array, mx::array, mx::array> delta_net(
     const mx::array& qkv, const mx::array& z, const mx::array& a, const mx::array& b,
     const mx::array& conv_weight, const mx::array& A_log, const mx::array& dt_bias,
     const mx::array& norm_weight, const DeltaNetState& state, int num_k_heads, float eps,
-    mx::StreamOrDevice s) {
+    bool keep_steps, mx::StreamOrDevice s) {
   check_floating(kOp, "qkv", qkv);
   if (qkv.ndim() != 3 || z.ndim() != 4) {
     refuse(kOp, "qkv must be [B, T, channels] and z [B, T, value heads, head_dim].");
@@ -61,6 +65,9 @@ std::tuple<mx::array, mx::array, mx::array> delta_net(
   if (conv_weight.ndim() != 3 || conv_weight.shape(1) < 1 || conv_weight.shape(1) > cpu::kMaxTaps) {
     refuse(kOp, "conv_weight must be [channels, taps, 1] with at most 16 taps.");
   }
+  if (keep_steps && T == 0) {
+    refuse(kOp, "there are no steps to keep the states of.");
+  }
   const int taps = conv_weight.shape(1);
   check("z", z, {B, T, Hv, Dv}, qkv.dtype());
   check("a", a, {B, T, Hv}, mx::float32);
@@ -71,13 +78,14 @@ std::tuple<mx::array, mx::array, mx::array> delta_net(
   check_parameter("norm_weight", norm_weight, {Dv});
 
   std::vector<mx::array> inputs{qkv, z, a, b, conv_weight, A_log, dt_bias, norm_weight};
-  const mx::Shape conv_shape{B, taps - 1, C}, state_shape{B, Hv, Dv, Dk};
+  const mx::Shape conv_shape{B, taps - 1, C};
   if (state.conv) {
     check("the convolution's state", *state.conv, conv_shape, qkv.dtype());
     inputs.push_back(*state.conv);
   }
   if (state.recurrent) {
-    check("the recurrent state", *state.recurrent, state_shape, mx::float32);
+    check("the recurrent state", *state.recurrent, state_shape(B, T, Hv, Dv, Dk, false),
+          mx::float32);
     inputs.push_back(*state.recurrent);
   }
   if (state.mask) {
@@ -94,8 +102,10 @@ std::tuple<mx::array, mx::array, mx::array> delta_net(
   const DeltaNet::Present present{state.conv.has_value(), state.recurrent.has_value(),
                                   state.mask.has_value(), state.lengths.has_value()};
   auto outputs = mx::array::make_arrays(
-      {z.shape(), conv_shape, state_shape}, {qkv.dtype(), qkv.dtype(), mx::float32},
-      std::make_shared<DeltaNet>(mx::to_stream(s), present, num_k_heads, eps), std::move(inputs));
+      {z.shape(), conv_shape, state_shape(B, T, Hv, Dv, Dk, keep_steps)},
+      {qkv.dtype(), qkv.dtype(), mx::float32},
+      std::make_shared<DeltaNet>(mx::to_stream(s), present, num_k_heads, eps, keep_steps),
+      std::move(inputs));
   return {outputs[0], outputs[1], outputs[2]};
 }
 
@@ -115,7 +125,7 @@ void DeltaNet::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
   y.set_data(mx::allocator::malloc(y.nbytes()));
   conv_out.set_data(mx::allocator::malloc(conv_out.nbytes()));
   // The recurrence updates in place; nobody else needs a donated input's old value.
-  if (recurrent != nullptr && recurrent->is_donatable()) {
+  if (recurrent != nullptr && recurrent->is_donatable() && !keep_steps_) {
     state_out.copy_shared_buffer(*recurrent);
   } else {
     state_out.set_data(mx::allocator::malloc(state_out.nbytes()));
@@ -145,6 +155,7 @@ void DeltaNet::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
   layer.norm_weight = parameter(inputs[7]);
   layer.state_in = recurrent == nullptr ? nullptr : recurrent->data<float>();
   layer.state_out = state_out.data<float>();
+  layer.keep_steps = keep_steps_;
   layer.lengths = lengths == nullptr ? nullptr : lengths->data<int>();
   layer.conv_state_out = conv_out.data<void>();
   mx::cpu::get_command_encoder(stream()).dispatch([layer] { cpu::delta_net(layer); });
@@ -156,7 +167,8 @@ void DeltaNet::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) 
 
 bool DeltaNet::is_equivalent(const mx::Primitive& other) const {
   const auto& o = static_cast<const DeltaNet&>(other);
-  return present_ == o.present_ && num_k_heads_ == o.num_k_heads_ && eps_ == o.eps_;
+  return present_ == o.present_ && num_k_heads_ == o.num_k_heads_ && eps_ == o.eps_ &&
+         keep_steps_ == o.keep_steps_;
 }
 
 std::vector<mx::Shape> DeltaNet::output_shapes(const std::vector<mx::array>& inputs) {
@@ -165,7 +177,8 @@ std::vector<mx::Shape> DeltaNet::output_shapes(const std::vector<mx::array>& inp
   const int B = qkv.shape(0), taps = inputs[4].shape(1);
   return {z.shape(),
           {B, taps - 1, qkv.shape(2)},
-          {B, z.shape(2), z.shape(3), key_dim(qkv, z, num_k_heads_)}};
+          state_shape(B, qkv.shape(1), z.shape(2), z.shape(3), key_dim(qkv, z, num_k_heads_),
+                      keep_steps_)};
 }
 
 }  // namespace mixbit

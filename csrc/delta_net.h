@@ -19,12 +19,13 @@ struct DeltaNetState {
 
 // qkv [B, T, C] with C = 2 Hk Dk + Hv Dv, and z [B, T, Hv, Dv], of one floating dtype; a and b
 // float32 [B, T, Hv]; conv_weight [C, taps, 1]; A_log and dt_bias [Hv]; norm_weight [Dv].
-// Returns y [B, T, Hv, Dv] in qkv's dtype, the convolution's next state, and the recurrent state.
+// Returns y [B, T, Hv, Dv] in qkv's dtype, the convolution's next state, and the recurrent state,
+// which with keep_steps is [B, T, Hv, Dv, Dk]: what it was after every step.
 MIXBIT_API std::tuple<mx::array, mx::array, mx::array> delta_net(
     const mx::array& qkv, const mx::array& z, const mx::array& a, const mx::array& b,
     const mx::array& conv_weight, const mx::array& A_log, const mx::array& dt_bias,
     const mx::array& norm_weight, const DeltaNetState& state, int num_k_heads, float eps,
-    mx::StreamOrDevice s = {});
+    bool keep_steps = false, mx::StreamOrDevice s = {});
 
 // Inputs: the eight arrays above, then those of the state that are there, in its order.
 // Outputs: y, the convolution's state, the recurrent state. No gradients: layers train through MLX
@@ -38,8 +39,12 @@ class DeltaNet : public mx::Primitive {
     bool operator==(const Present&) const = default;
   };
 
-  DeltaNet(mx::Stream stream, Present present, int num_k_heads, float eps)
-      : mx::Primitive(stream), present_(present), num_k_heads_(num_k_heads), eps_(eps) {}
+  DeltaNet(mx::Stream stream, Present present, int num_k_heads, float eps, bool keep_steps)
+      : mx::Primitive(stream),
+        present_(present),
+        num_k_heads_(num_k_heads),
+        eps_(eps),
+        keep_steps_(keep_steps) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
   void eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
@@ -52,6 +57,7 @@ class DeltaNet : public mx::Primitive {
   Present present_;
   int num_k_heads_;
   float eps_;
+  bool keep_steps_;
 };
 
 }  // namespace mixbit

@@ -682,6 +682,34 @@ def test_native_and_stock_delta_net_agree(masked: bool, monkeypatch: pytest.Monk
         assert mx.allclose(a, b, atol=1e-4)
 
 
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_states_after_all_steps(
+    masked: bool, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(backend, "native", None)
+    inputs = net_inputs(5, 2, 4, 16, 12, B=3)
+    lengths = np.array([5, 0, 2])
+    mask = np.arange(5) < lengths[:, None] if masked else None
+    extra = {"lengths": mx.array(lengths), "mask": mx.array(mask)} if masked else {}
+    y, conv_state, states = ops.delta_net(**inputs, **extra, keep_steps=True)
+    assert states.shape == (3, 5, 4, 12, 16)
+    wide = {k: double(v) if isinstance(v, mx.array) else v for k, v in inputs.items()}
+    for t in range(5):
+        until = {name: wide[name][:, : t + 1] for name in ("qkv", "z", "a", "b")}
+        seen = None if mask is None else mask[:, : t + 1]
+        assert relative_error(states[:, t], net_in_fp64(**wide | until, mask=seen)[1]) < 2e-6
+    plain = ops.delta_net(**inputs, **extra)
+    for a, b in zip(plain, (y, conv_state, states[:, -1]), strict=True):
+        assert mx.array_equal(a, b)
+
+
+def test_no_steps_have_no_states() -> None:
+    with pytest.raises(ValueError, match="no steps to keep the states of"):
+        ops.delta_net(**net_inputs(0, 2, 4, 16, 16), keep_steps=True)
+
+
 def test_delta_net_starts_from_zeros() -> None:
     inputs = net_inputs(3, 2, 4, 16, 16)
     given = inputs | {name: mx.zeros_like(inputs[name]) for name in ("conv_state", "state")}

@@ -203,6 +203,7 @@ void delta_net(const DeltaNetLayer& layer) {
   p.mask = net.mask;
   p.state_in = layer.state_in;
   p.state_out = layer.state_out;
+  p.keep_steps = layer.keep_steps;
   p.y = o;
   p.y_element = Element::f32;
   run(p);

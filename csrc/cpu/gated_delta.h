@@ -25,6 +25,7 @@ struct DeltaNetLayer {
   Parameter norm_weight;  // [Dv]
   const float* state_in;  // as in GatedDelta
   float* state_out;
+  bool keep_steps;
   const int* lengths;    // [B], steps that each row really has, or null for T
   void* conv_state_out;  // [B, taps − 1, C]: the steps before each row's next one
 };

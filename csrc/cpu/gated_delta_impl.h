@@ -78,16 +78,21 @@ static inline void step_rows(const GatedDelta& p, const Step& t, float* s, int r
 }
 
 static void gated_delta(const GatedDelta& p, int b, int hv, int row_begin, int row_end) {
-  const size_t head = (static_cast<size_t>(b) * p.Hv + hv) * p.Dv;
-  float* state = p.state_out + (head + row_begin) * p.Dk;
+  const size_t all_heads = static_cast<size_t>(p.Hv) * p.Dv * p.Dk;
+  const size_t rows = (static_cast<size_t>(hv) * p.Dv + row_begin) * p.Dk;
   const size_t bytes = sizeof(float) * (row_end - row_begin) * p.Dk;
+  float* state = p.state_out + b * all_heads * (p.keep_steps ? p.T : 1) + rows;
   if (p.state_in == nullptr) {
     __builtin_memset(state, 0, bytes);
   } else if (p.state_in != p.state_out) {
-    __builtin_memcpy(state, p.state_in + (head + row_begin) * p.Dk, bytes);
+    __builtin_memcpy(state, p.state_in + b * all_heads + rows, bytes);
   }
   const int hk = hv / (p.Hv / p.Hk);  // a key head serves consecutive value heads
   for (int t = 0; t < p.T; ++t) {
+    if (p.keep_steps && t > 0) {
+      __builtin_memcpy(state + all_heads, state, bytes);
+      state += all_heads;
+    }
     const size_t bt = static_cast<size_t>(b) * p.T + t;
     const size_t y = (bt * p.Hv + hv) * p.Dv;
     if (p.mask != nullptr && !p.mask[bt]) {

@@ -97,7 +97,8 @@ struct GatedDelta {
   const float* beta;      // [B, T, Hv]
   const bool* mask;       // [B, T] or null; a false step leaves the state alone and writes y = 0
   const float* state_in;  // [B, Hv, Dv, Dk] or null for zeros
-  float* state_out;       // same shape; may be state_in
+  float* state_out;       // same shape; may be state_in unless keep_steps
+  bool keep_steps;        // state_out is [B, T, Hv, Dv, Dk], the state after every step
   void* y;                // [B, T, Hv, Dv]
   Element y_element;
 };

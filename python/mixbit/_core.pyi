@@ -47,9 +47,9 @@ def gated_delta(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, g: mlx.
     The gated delta rule over T steps: (y [B, T, Hv, Dv], state [B, Hv, Dv, Dk]).
     """
 
-def delta_net(qkv: mlx.core.array, z: mlx.core.array, a: mlx.core.array, b: mlx.core.array, conv_weight: mlx.core.array, A_log: mlx.core.array, dt_bias: mlx.core.array, norm_weight: mlx.core.array, conv_state: mlx.core.array | None = None, state: mlx.core.array | None = None, mask: mlx.core.array | None = None, lengths: mlx.core.array | None = None, *, num_k_heads: int, eps: float, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array, mlx.core.array]:
+def delta_net(qkv: mlx.core.array, z: mlx.core.array, a: mlx.core.array, b: mlx.core.array, conv_weight: mlx.core.array, A_log: mlx.core.array, dt_bias: mlx.core.array, norm_weight: mlx.core.array, conv_state: mlx.core.array | None = None, state: mlx.core.array | None = None, mask: mlx.core.array | None = None, lengths: mlx.core.array | None = None, *, num_k_heads: int, eps: float, keep_steps: bool = False, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array, mlx.core.array]:
     """
-    GatedDeltaNet between its projections: (y [B, T, Hv, Dv], convolution's state, state).
+    GatedDeltaNet between its projections: (y [B, T, Hv, Dv], convolution's state, state), with keep_steps the states after all steps.
     """
 
 def attention(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, *, scale: float, causal: bool = False, mask: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:

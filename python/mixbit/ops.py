@@ -321,6 +321,7 @@ def delta_net(
     state: mx.array | None = None,
     mask: mx.array | None = None,
     lengths: mx.array | None = None,
+    keep_steps: bool = False,
 ) -> tuple[mx.array, mx.array, mx.array]:
     """GatedDeltaNet between its projections.
 
@@ -342,12 +343,14 @@ def delta_net(
         state: float32 [B, Hv, Dv, Dk]; ``None`` for zeros.
         mask: bool [B, T]; a false step is zero to the convolution and leaves ``state`` alone.
         lengths: integers [B], steps before the padding on the right of each row.
+        keep_steps: return the state after every step, the last of which is the next ``state``.
 
     Returns:
-        [B, T, Hv, Dv] in the dtype of ``qkv``, the next ``conv_state`` and the next ``state``.
+        [B, T, Hv, Dv] in the dtype of ``qkv``, the next ``conv_state`` and the next ``state``, with
+        ``keep_steps`` [B, T, Hv, Dv, Dk].
 
     Raises:
-        ValueError: for shapes or dtypes that do not fit together.
+        ValueError: for shapes or dtypes that do not fit together, or no steps to keep.
     """
     if (core := native_here()) is not None:
         return core.delta_net(
@@ -365,6 +368,7 @@ def delta_net(
             None if lengths is None else lengths.astype(mx.int32),
             num_k_heads=num_k_heads,
             eps=eps,
+            keep_steps=keep_steps,
         )
     if conv_state is None:
         B, _, C = qkv.shape
@@ -375,7 +379,8 @@ def delta_net(
     conv_input = mx.concatenate([conv_state, qkv], axis=1)
     q, k, v = stock.convolved(conv_input, conv_weight, z.shape, num_k_heads)
     g = stock.decay(A_log, a, dt_bias)
-    y, state = gated_delta(q, k, v, g, mx.sigmoid(b), state, mask)
+    rule = stock.gated_delta_steps if keep_steps else gated_delta
+    y, state = rule(q, k, v, g, mx.sigmoid(b), state, mask)
     y = stock.gated_norm(y, z, norm_weight, eps)
     taken = stock.last_steps(conv_input, conv_weight.shape[1] - 1, lengths)
     return y, taken, state

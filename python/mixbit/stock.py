@@ -20,6 +20,7 @@ __all__ = [
     "convolved",
     "decay",
     "gated_delta",
+    "gated_delta_steps",
     "gated_norm",
     "gather_matmul",
     "gather_swiglu",
@@ -159,6 +160,26 @@ def gated_delta(
     if mask is not None:
         y = mx.where(mask[..., None, None], y, 0)
     return y.astype(v.dtype), state
+
+
+def gated_delta_steps(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    beta: mx.array,
+    state: mx.array | None,
+    mask: mx.array | None,
+) -> tuple[mx.array, mx.array]:
+    """As :func:`gated_delta`, with the states after all steps: [B, T, Hv, Dv, Dk]."""
+    ys, states = [], []
+    for t in range(q.shape[1]):
+        at = slice(t, t + 1)
+        seen = None if mask is None else mask[:, at]
+        y, state = gated_delta(q[:, at], k[:, at], v[:, at], g[:, at], beta[:, at], state, seen)
+        ys.append(y)
+        states.append(state)
+    return mx.concatenate(ys, axis=1), mx.stack(states, axis=1)
 
 
 def convolved(

@@ -116,7 +116,8 @@ double sigmoid(double x) {
 }
 
 // The whole layer between its projections, written as the model writes it.
-void test_layer(Report& report, const Sizes& s, Element e, bool with_state, Mask mask, int taps) {
+void test_layer(Report& report, const Sizes& s, Element e, bool with_state, Mask mask, int taps,
+                bool keep_steps = false) {
   Random random(uint64_t(s.T) << 32 | s.Dk << 16 | taps);
   const int C = 2 * s.Hk * s.Dk + s.Hv * s.Dv;
   const size_t steps = size_t(s.B) * s.T;
@@ -130,7 +131,7 @@ void test_layer(Report& report, const Sizes& s, Element e, bool with_state, Mask
   const Array dt_bias = Array::normal(random, Element::bf16, s.Hv);
   const Array norm_weight = Array::uniform(random, e, s.Dv, 0.5, 1.5);
   const Array before = Array::normal(random, Element::f32, size_t(s.B) * s.Hv * s.Dv * s.Dk);
-  Array after(Element::f32, before.count), y(e, steps * s.Hv * s.Dv);
+  Array after(Element::f32, before.count * (keep_steps ? s.T : 1)), y(e, steps * s.Hv * s.Dv);
   Array conv_state_out(e, size_t(s.B) * (taps - 1) * C);
   const std::vector<uint8_t> seen = mask_of(mask, s);
   std::vector<int> lengths(s.B, s.T);
@@ -194,9 +195,25 @@ void test_layer(Report& report, const Sizes& s, Element e, bool with_state, Mask
   if (with_state) {
     state = doubles(before);
   }
-  delta_rule(
-      s, [&](size_t i) { return q[i]; }, [&](size_t i) { return k[i]; },
-      [&](size_t i) { return v[i]; }, g, beta, seen, state, o);
+  auto rule = [&](const std::vector<uint8_t>& mask, std::vector<double>& S) {
+    delta_rule(
+        s, [&](size_t i) { return q[i]; }, [&](size_t i) { return k[i]; },
+        [&](size_t i) { return v[i]; }, g, beta, mask, S, o);
+  };
+  // A state on the way is what is left when the later steps are masked.
+  std::vector<double> on_the_way;
+  const size_t row_states = before.count / s.B;
+  for (int row = 0; keep_steps && row < s.B; ++row) {
+    for (int t = 0; t < s.T; ++t) {
+      std::vector<uint8_t> until = seen;
+      std::fill(until.begin() + row * s.T + t + 1, until.end(), 0);
+      std::vector<double> S = state;
+      rule(until, S);
+      on_the_way.insert(on_the_way.end(), S.begin() + row * row_states,
+                        S.begin() + (row + 1) * row_states);
+    }
+  }
+  rule(seen, state);
   std::vector<double> want(o.size());
   for (size_t row = 0; row < o.size(); row += s.Dv) {
     double squares = 0;
@@ -228,18 +245,20 @@ void test_layer(Report& report, const Sizes& s, Element e, bool with_state, Mask
   layer.norm_weight = {norm_weight.data(), e};
   layer.state_in = with_state ? before.floats() : nullptr;
   layer.state_out = after.floats();
+  layer.keep_steps = keep_steps;
   layer.lengths = mask == Mask::right ? lengths.data() : nullptr;
   layer.conv_state_out = conv_state_out.data();
   delta_net(layer);
-  const double y_error = relative_error(y, want), state_error = relative_error(after, state);
+  const double y_error = relative_error(y, want);
+  const double state_error = relative_error(after, keep_steps ? on_the_way : state);
   const double kept_error = relative_error(conv_state_out, kept);
   // The norm divides by what little a short product of small vectors leaves.
   const double allowed = e == Element::f32 ? 2e-5 : tolerance(e);
   report.expect(y_error <= allowed && state_error <= 4e-6 && kept_error == 0 && y.intact() &&
                     after.intact() && conv_state_out.intact(),
                 "delta net ", name_of(s), " ", native::name_of(e), " mask ", static_cast<int>(mask),
-                " taps ", taps, ": y ", y_error, ", state ", state_error, ", conv state ",
-                kept_error);
+                " taps ", taps, keep_steps ? " all states" : "", ": y ", y_error, ", state ",
+                state_error, ", conv state ", kept_error);
 }
 
 }  // namespace
@@ -260,6 +279,7 @@ void test_delta_net(Report& report) {
         test_layer(report, {3, T, 2, 4, 24, 20}, e, mask != Mask::left, mask, 4);
       }
       test_layer(report, {1, 5, 1, 3, 17, 33}, e, mask == Mask::left, mask, 3);
+      test_layer(report, {2, 4, 2, 4, 24, 20}, e, mask != Mask::left, mask, 4, true);
     }
     test_layer(report, {1, 12, 1, 2, 128, 128}, e, true, Mask::none, 4);
   }
