@@ -214,7 +214,8 @@ struct Kernels {
 
 extern const Kernels portable_kernels;
 #if defined(__x86_64__)
-extern const Kernels avx2_kernels, avx512_kernels, avx512vnni_kernels;
+extern const Kernels avx2_kernels, avx512_kernels;
+const Kernels& avx512vnni_kernels();
 #elif defined(__aarch64__)
 extern const Kernels neon_kernels;
 #endif

@@ -1,12 +1,22 @@
+// VNNI and VBMI serve the integer products; everything else is avx512's.
 #define MIXBIT_ISA_NAMESPACE avx512vnni
 
 // clang-format off: Vec comes before the kernels that are written over it
 #include "cpu/vec_avx512.h"
-#include "cpu/kernels_impl.h"
+#include "cpu/matmul_int16_impl.h"
 // clang-format on
 
 namespace mixbit::cpu {
 
-constinit const Kernels avx512vnni_kernels = avx512vnni::table("avx512vnni");
+const Kernels& avx512vnni_kernels() {
+  static const Kernels table = [] {
+    Kernels k = avx512_kernels;
+    k.name = "avx512vnni";
+    k.quantize_rows = avx512vnni::quantize_rows;
+    k.matmul_int16 = avx512vnni::matmul_int16;
+    return k;
+  }();
+  return table;
+}
 
 }  // namespace mixbit::cpu

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cpu/kernels.h"
+#include "cpu/matmul_output.h"
 #include "cpu/vec_math.h"
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
@@ -40,25 +41,30 @@ struct DenseRow {
 };
 
 // Packed rows hold a whole number of blocks, but for nvfp4, whose groups are 16.
-template <int bits_, class Scale>
+template <int bits>
 struct AffineRow {
   const uint8_t* codes;
-  const Scale* scales;
-  const Scale* biases;
+  const void* scales;
+  const void* biases;
+  Element element;  // of both; asked once a block, where one instance a type would triple the code
+  size_t first;     // group of the row
   int group_shift;  // log2(blocks per group)
 
-  AffineRow(const Weights& w, int K, int n) {
-    const size_t groups = K / w.group_size;
-    codes = static_cast<const uint8_t*>(w.data) + static_cast<size_t>(n) * (K / 8 * bits_);
-    scales = static_cast<const Scale*>(w.scales) + n * groups;
-    biases = static_cast<const Scale*>(w.biases) + n * groups;
-    group_shift = w.group_size == 32 ? 0 : w.group_size == 64 ? 1 : 2;
-  }
+  AffineRow(const Weights& w, int K, int n)
+      : codes(static_cast<const uint8_t*>(w.data) + static_cast<size_t>(n) * (K / 8 * bits)),
+        scales(w.scales),
+        biases(w.biases),
+        element(w.element),
+        first(static_cast<size_t>(n) * (K / w.group_size)),
+        group_shift(w.group_size == 32   ? 0
+                    : w.group_size == 64 ? 1
+                                         : 2) {}
 
   void decode(int b, Vec (&w)[kVecs]) const {
-    const Vec scale = Vec::broadcast(to_float(scales[b >> group_shift]));
-    const Vec bias = Vec::broadcast(to_float(biases[b >> group_shift]));
-    unpack<bits_>(codes + static_cast<size_t>(b) * 4 * bits_, w);
+    const size_t group = first + (b >> group_shift);
+    const Vec scale = Vec::broadcast(load_element(scales, element, group));
+    const Vec bias = Vec::broadcast(load_element(biases, element, group));
+    unpack<bits>(codes + static_cast<size_t>(b) * 4 * bits, w);
     for (int j = 0; j < kVecs; ++j) {
       w[j] = Vec::fma(w[j], scale, bias);
     }
@@ -134,18 +140,6 @@ struct Nvfp4Row {
 };
 
 // ---- the two kernels --------------------------------------------------------------------------
-
-static inline void write(const Matmul& p, int m, int n, float sum) {
-  if (p.bias != nullptr) {
-    sum += load_element(p.bias, p.bias_element, n);
-  }
-  const size_t row = p.y_rows == nullptr ? m - p.y_row : p.y_rows[m];
-  const size_t at = row * p.y_stride + n - p.y_column;
-  if (p.residual != nullptr) {
-    sum += load_element(p.residual, p.residual_element, at);
-  }
-  store_element(p.y, p.y_element, at, sum);
-}
 
 // R rows x C columns, weights decoded in registers.
 template <class Row, int R, int C>
@@ -297,9 +291,7 @@ static inline void with_row(const Weights& w, const F& f) {
     case WeightKind::dense:
       return with_element(w.element, [&]<class T>(T) { f.template operator()<DenseRow<T>>(); });
     case WeightKind::affine:
-      return with_element(w.element, [&]<class Scale>(Scale) {
-        with_bits(w.bits, [&]<int bits>() { f.template operator()<AffineRow<bits, Scale>>(); });
-      });
+      return with_bits(w.bits, [&]<int bits>() { f.template operator()<AffineRow<bits>>(); });
     case WeightKind::mxfp4:
       return f.template operator()<Mxfp4Row>();
     case WeightKind::mxfp8:

@@ -15,6 +15,7 @@
 #pragma once
 
 #include "cpu/kernels.h"
+#include "cpu/matmul_output.h"
 #include "cpu/vec_math.h"
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {

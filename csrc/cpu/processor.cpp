@@ -10,7 +10,7 @@ std::vector<const Kernels*> usable_kernels() {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   if (avx512 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi")) {
-    tables.push_back(&avx512vnni_kernels);
+    tables.push_back(&avx512vnni_kernels());
   }
   if (avx512) {
     tables.push_back(&avx512_kernels);

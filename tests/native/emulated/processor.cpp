@@ -4,7 +4,7 @@
 namespace mixbit::cpu {
 
 std::vector<const Kernels*> usable_kernels() {
-  return {&avx2_kernels, &avx512vnni_kernels, &avx512_kernels, &portable_kernels};
+  return {&avx2_kernels, &avx512vnni_kernels(), &avx512_kernels, &portable_kernels};
 }
 
 }  // namespace mixbit::cpu
