@@ -5,15 +5,18 @@ always saw; only ``__call__`` is ours.
 """
 
 from mixbit.nn.attention import Attention
+from mixbit.nn.cache import ArraysCache, speculative_cache
 from mixbit.nn.decoder import DecoderLayer, Qwen3NextDecoderLayer
 from mixbit.nn.experts import SparseMoeBlock
 from mixbit.nn.gated_delta_net import GatedDeltaNet, Qwen3NextGatedDeltaNet
 from mixbit.nn.linear import Embedding, Linear, QuantizedEmbedding, QuantizedLinear
 from mixbit.nn.mlp import MLP
+from mixbit.nn.model import Qwen3NextModel, TextModel
 from mixbit.nn.switch import QuantizedSwitchLinear, SwitchLinear
 
 __all__ = [
     "MLP",
+    "ArraysCache",
     "Attention",
     "DecoderLayer",
     "Embedding",
@@ -24,6 +27,9 @@ __all__ = [
     "QuantizedSwitchLinear",
     "Qwen3NextDecoderLayer",
     "Qwen3NextGatedDeltaNet",
+    "Qwen3NextModel",
     "SparseMoeBlock",
     "SwitchLinear",
+    "TextModel",
+    "speculative_cache",
 ]

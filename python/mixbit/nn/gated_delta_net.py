@@ -16,6 +16,7 @@ from mlx.nn.layers.distributed import sum_gradients
 from mlx_lm.models import qwen3_5, qwen3_next
 
 from mixbit import ops
+from mixbit.nn.cache import ArraysCache
 from mixbit.nn.projections import add_product, project
 
 __all__ = ["GatedDeltaNet", "Qwen3NextGatedDeltaNet"]
@@ -33,14 +34,14 @@ def _mix(
         layer: the GatedDeltaNet, for its dimensions and parameters.
         projected: qkv [B, T, channels], z [B, T, Hv * Dv], and fp32 b and a [B, T, Hv].
         mask: bool [B, T] or ``None``.
-        cache: mlx-lm's ``ArraysCache`` of (convolution inputs [B, taps - 1, channels], state) or
-            ``None``.
+        cache: mixbit's or mlx-lm's ``ArraysCache``, or ``None``.
 
     Returns:
         [B, T, Hv * Dv] in the dtype of qkv.
     """
     qkv, z, b, a = projected
     B, T, _ = qkv.shape
+    keep = isinstance(cache, ArraysCache) and cache.keeps(T)
     y, conv_state, state = ops.delta_net(
         qkv,
         z.reshape(B, T, layer.num_v_heads, layer.head_v_dim),
@@ -56,8 +57,11 @@ def _mix(
         state=None if cache is None else cache[1],
         mask=mask,
         lengths=None if cache is None else cache.lengths,
+        keep_steps=keep,
     )
-    if cache is not None:
+    if cache is not None and keep:
+        cache.keep(qkv, conv_state, state)
+    elif cache is not None:
         cache[0], cache[1] = conv_state, state
         cache.advance(T)
     return y.reshape(B, T, -1)

@@ -19,7 +19,7 @@ class QuantizedSwitchLinear(stock.QuantizedSwitchLinear):
 
     def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
         if self.global_scale is not None:
-            return super().__call__(x, indices, sorted_indices)  # type: ignore[no-untyped-call]
+            return super().__call__(x, indices, sorted_indices)
         y = ops.gather_quantized_matmul(
             x,
             self["weight"],
