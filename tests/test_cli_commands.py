@@ -6,6 +6,8 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm import cache_prompt
+from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache
 
 from mixbit.cli import main
 from models import build, save_checkpoint
@@ -165,6 +167,48 @@ def test_generate_from_the_raw_prompt(
     assert run_json(capsys, *arguments, "--ignore-chat-template")["prompt"] == "one"
 
 
+def test_generate_with_a_draft_model_says_the_same(
+    tiny_folder: Path, quantised_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (
+        *("generate", "--model", str(tiny_folder), "--prompt", "What is the largest planet?"),
+        *("--chat-template-config", '{"enable_thinking": false}', "--draft-model"),
+    )
+    right = run_json(capsys, *arguments, str(tiny_folder))
+    wrong = run_json(capsys, *arguments, str(quantised_folder), "--num-draft-tokens", "5")
+    for result in (right, wrong):
+        assert result["text"] == "Jupiter is the largest planet."
+        assert result["finish_reason"] == "stop"
+    assert right["tokens_from_draft"] > right["generation_tokens"] / 2
+    assert wrong["tokens_from_draft"] == 0
+
+
+def test_generate_goes_on_from_a_prompt_cache(
+    tiny_folder: Path,
+    quantised_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = str(tmp_path / "prompt.safetensors")
+    template = ("--chat-template-config", '{"enable_thinking": false}')
+    made = ["cache_prompt", "--model", str(tiny_folder), "--prompt-cache-file", file]
+    monkeypatch.setattr("sys.argv", [*made, "--prompt", "What is the "])
+    cache_prompt.main()
+    capsys.readouterr()
+    arguments = ("generate", "--model", str(tiny_folder), "--prompt", "largest planet?", *template)
+    result = run_json(capsys, *arguments, "--prompt-cache-file", file)
+    assert result["prompt"].startswith("largest planet?<|im_end|>")
+    assert result["text"] == "Jupiter is the largest planet."
+    arguments = ("generate", "--model", str(quantised_folder), "--prompt", "x")
+    said = failure(capsys, *arguments, "--prompt-cache-file", file)
+    assert f"was made with --model {tiny_folder}, not {quantised_folder}" in said
+    layers, metadata = load_prompt_cache(file, return_metadata=True)
+    save_prompt_cache(file, layers[2:], metadata | {"model": str(quantised_folder)})
+    said = failure(capsys, *arguments, "--prompt-cache-file", file)
+    assert "it was made with another" in said
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -172,6 +216,9 @@ def test_generate_from_the_raw_prompt(
         (("--chat-template-config", "{"), "--chat-template-config is not valid JSON"),
         (("--chat-template-config", "[]"), "--chat-template-config must hold a JSON object"),
         (("--max-tokens", "0"), "--max-tokens"),
+        (("--num-draft-tokens", "0"), "--num-draft-tokens must be at least 1"),
+        (("--prompt-cache-file", "x", "--tools", "y"), "--tools cannot be given with"),
+        (("--prompt-cache-file", "numbers.json"), "numbers.json cannot be read as a prompt cache"),
         (("--tools", "numbers.json"), "chat template refuses"),
         (("--ignore-chat-template", "--prompt", ""), "prompt is empty"),
     ],

@@ -47,9 +47,14 @@ def register(commands: Any) -> None:
     parser.add_argument("--adapter-path", help="LoRA adapter folder")
     parser.add_argument("--max-kv-size", type=int, help="limit of the key-value cache")
     parser.add_argument("--prefill-step-size", type=int, default=2048, help="default: 2048")
+    parser.add_argument(
+        "--prompt-cache-file", metavar="FILE", help="go on from a prompt of mlx_lm.cache_prompt"
+    )
     parser.add_argument("--kv-bits", type=int, help="quantise the key-value cache")
     parser.add_argument("--kv-group-size", type=int, default=64, help="default: 64")
     parser.add_argument("--quantized-kv-start", type=int, default=5000, help="default: 5000")
+    parser.add_argument("--draft-model", help="a small model that guesses tokens ahead")
+    parser.add_argument("--num-draft-tokens", type=int, default=3, help="at a time; default: 3")
     parser.add_argument("--trust-remote-code", action="store_true", help="as in mlx-lm")
     add_json_option(parser)
     parser.set_defaults(run=run)
@@ -69,24 +74,35 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Generate, streaming the text as it comes."""
     output = Output(args.json)
+    _check_prompt_cache_options(args)
     tools = _json_option("--tools", args.tools and _read_file(args.tools), list)
     template = _json_option("--chat-template-config", args.chat_template_config, dict) or {}
-    if args.max_tokens < 1:
-        raise MixbitError(f"--max-tokens must be at least 1, not {args.max_tokens}.")
+    for option in ("max_tokens", "num_draft_tokens"):
+        if getattr(args, option) < 1:
+            name = f"--{option.replace('_', '-')}"
+            raise MixbitError(f"{name} must be at least 1, not {getattr(args, option)}.")
     streamed = args.json != "-"
     with output.captured():
         import mlx.core as mx
         from mlx_lm import stream_generate
         from mlx_lm.sample_utils import make_sampler
 
-        from mixbit.integration import load
+        from mixbit.integration import load, read_prompt_cache
 
+        cached = args.prompt_cache_file and read_prompt_cache(args.prompt_cache_file)
+        if cached and cached.model != args.model:
+            raise MixbitError(
+                f"{args.prompt_cache_file} was made with --model {cached.model}, not {args.model}."
+            )
         if args.seed is not None:
             mx.random.seed(args.seed)
         model, tokenizer = load(
             args.model,
             adapter_path=args.adapter_path,
-            tokenizer_config={"trust_remote_code": args.trust_remote_code},
+            tokenizer_config={
+                **(cached.tokenizer_config if cached else {}),
+                "trust_remote_code": args.trust_remote_code,
+            },
             trust_remote_code=args.trust_remote_code,
         )
         for token in args.extra_eos_token:
@@ -94,6 +110,12 @@ def run(args: argparse.Namespace) -> None:
         prompt, prompt_ids = _prompt(args, tokenizer, tools, template)
         if not prompt_ids:
             raise MixbitError("The prompt is empty.")
+        draft_model, prompt_cache = None, None
+        if args.draft_model is not None:
+            draft_model, prompt_cache = _drafting(args, model, tokenizer)
+        elif cached:
+            cached.check(model)
+            prompt_cache = cached.layers
         sampler = make_sampler(
             args.temp,
             args.top_p,
@@ -106,7 +128,7 @@ def run(args: argparse.Namespace) -> None:
         )
         if streamed and args.verbose:
             print("=" * 10)
-        text = ""
+        text, guessed = "", 0
         last: Any = None  # always set: the generator ends with a response of its own
         for last in stream_generate(
             model,
@@ -119,8 +141,12 @@ def run(args: argparse.Namespace) -> None:
             kv_bits=args.kv_bits,
             kv_group_size=args.kv_group_size,
             quantized_kv_start=args.quantized_kv_start,
+            draft_model=draft_model,
+            num_draft_tokens=args.num_draft_tokens,
+            prompt_cache=prompt_cache,
         ):
             text += last.text
+            guessed += last.from_draft
             if streamed:
                 print(last.text, end="", flush=True)
     if streamed:
@@ -138,15 +164,41 @@ def run(args: argparse.Namespace) -> None:
             "prompt_tokens_per_second": last.prompt_tps,
             "generation_tokens": last.generation_tokens,
             "generation_tokens_per_second": last.generation_tps,
+            "tokens_from_draft": guessed,
             "peak_memory_bytes": round(last.peak_memory * 1e9),
         }
     )
 
 
+def _check_prompt_cache_options(args: argparse.Namespace) -> None:
+    """What a prompt cache holds already, or cannot go with."""
+    for option in ("system_prompt", "tools", "prefill_response", "draft_model"):
+        if args.prompt_cache_file is not None and getattr(args, option) is not None:
+            name = f"--{option.replace('_', '-')}"
+            raise MixbitError(f"{name} cannot be given with --prompt-cache-file.")
+
+
+def _drafting(args: argparse.Namespace, model: Any, tokenizer: Any) -> tuple[Any, list[Any]]:
+    """The draft model and the caches of both."""
+    from mixbit.integration import load
+    from mixbit.nn import speculative_cache
+
+    draft_model, draft_tokenizer = load(args.draft_model, trust_remote_code=args.trust_remote_code)
+    if draft_tokenizer.vocab_size != tokenizer.vocab_size:
+        raise MixbitError(
+            f"The tokenizer of {args.draft_model} has {draft_tokenizer.vocab_size} tokens, that of "
+            f"{args.model} {tokenizer.vocab_size}; a draft model must share the model's tokenizer."
+        )
+    return draft_model, speculative_cache(model, draft_model, args.num_draft_tokens)
+
+
 def _prompt(
     args: argparse.Namespace, tokenizer: Any, tools: Any, template: dict[str, Any]
 ) -> tuple[str, list[int]]:
-    """The prompt as the model sees it, as text and as token ids."""
+    """The prompt as the model sees it, as text and as token ids.
+
+    After a prompt cache that is what follows in the user's message, as in mlx-lm.
+    """
     text = args.prompt.replace("\\n", "\n").replace("\\t", "\t")
     if text == "-":
         text = sys.stdin.read()
@@ -160,18 +212,25 @@ def _prompt(
     prefilled = args.prefill_response is not None
     if prefilled:
         messages.append({"role": "assistant", "content": args.prefill_response})
-    try:
-        rendered = tokenizer.apply_chat_template(
-            messages,
-            tools=tools,
-            tokenize=False,
-            continue_final_message=prefilled,
-            add_generation_prompt=not prefilled,
-            **template,
-        )
-    except Exception as error:  # templates raise whatever they like
-        raise MixbitError(f"The chat template refuses the prompt: {error}") from error
-    return rendered, tokenizer.encode(rendered, add_special_tokens=False)
+
+    def rendered() -> str:
+        try:
+            return tokenizer.apply_chat_template(
+                messages,
+                tools=tools,
+                tokenize=False,
+                continue_final_message=prefilled,
+                add_generation_prompt=not prefilled,
+                **template,
+            )
+        except Exception as error:  # templates raise whatever they like
+            raise MixbitError(f"The chat template refuses the prompt: {error}") from error
+
+    text = rendered()
+    if args.prompt_cache_file is not None:
+        messages[-1]["content"] = "<query>"
+        text = text[rendered().index("<query>") :]
+    return text, tokenizer.encode(text, add_special_tokens=False)
 
 
 def _print_figures(last: Any) -> None:
