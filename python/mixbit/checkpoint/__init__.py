@@ -1,7 +1,14 @@
 """Reading model folders: what lies in them, and what model they describe."""
 
 from mixbit.checkpoint.carry import copy_tensors
-from mixbit.checkpoint.files import Checkpoint, TensorInfo, open_checkpoint, read_config, read_json
+from mixbit.checkpoint.files import (
+    Checkpoint,
+    TensorInfo,
+    open_checkpoint,
+    read_config,
+    read_header,
+    read_json,
+)
 from mixbit.checkpoint.model import (
     build_model,
     describe,
@@ -38,6 +45,7 @@ __all__ = [
     "open_checkpoint",
     "parameter_shapes",
     "read_config",
+    "read_header",
     "read_json",
     "settle",
     "settled_config",

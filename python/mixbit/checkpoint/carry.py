@@ -2,17 +2,22 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mixbit.checkpoint.files import Checkpoint
+from mixbit.checkpoint.files import TensorInfo
 
 _CHUNK = 1 << 24
 
 
-def copy_tensors(checkpoint: Checkpoint, names: Iterable[str], target: Path) -> int:
-    """Write tensors of a checkpoint to a new file, untouched, and flush it to the disk.
+def copy_tensors(
+    tensors: Mapping[str, TensorInfo],
+    names: Iterable[str],
+    target: Path,
+    metadata: Mapping[str, str],
+) -> int:
+    """Write some of ``tensors`` to a new safetensors file, untouched, and flush it to the disk.
 
     Returns:
         The bytes of the tensors.
@@ -21,10 +26,10 @@ def copy_tensors(checkpoint: Checkpoint, names: Iterable[str], target: Path) -> 
         OSError: the file cannot be written.
     """
     names = list(names)
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for name in names:
-        info = checkpoint.tensors[name]
+        info = tensors[name]
         begin, end = end, end + info.nbytes
         header[name] = {"dtype": info.dtype, "shape": info.shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
@@ -32,7 +37,7 @@ def copy_tensors(checkpoint: Checkpoint, names: Iterable[str], target: Path) -> 
     with target.open("xb") as out:
         out.write(len(text).to_bytes(8, "little") + text)
         for name in names:
-            _copy(checkpoint.tensors[name].file, name, out)
+            _copy(tensors[name].file, name, out)
         out.flush()
         os.fsync(out.fileno())
     return end

@@ -75,7 +75,7 @@ def open_checkpoint(folder: Path | str) -> Checkpoint:
     files = _weight_files(folder, placement.values())
     tensors: dict[str, TensorInfo] = {}
     for file in files:
-        for name, info in _read_header(file).items():
+        for name, info in read_header(file).items():
             if name in tensors:
                 raise MixbitError(
                     f"Tensor {name} is in both {tensors[name].file.name} and {file.name} "
@@ -147,7 +147,12 @@ def _weight_files(folder: Path, indexed: Iterable[str]) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def _read_header(file: Path) -> dict[str, TensorInfo]:
+def read_header(file: Path) -> dict[str, TensorInfo]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        MixbitError: the file is missing, truncated or of another kind.
+    """
     # safetensors checks on opening that the header is sound and that the offsets cover the file
     # exactly, so a truncated file is found here and not in the middle of the work.
     try:

@@ -110,7 +110,7 @@ def quantize(
         _write_config(checkpoint.config, plan, dtype, staging)
         for file_name in sorted(set(carried.values())):
             members = [name for name, its_file in carried.items() if its_file == file_name]
-            copy_tensors(checkpoint, members, staging / file_name)
+            copy_tensors(checkpoint.tensors, members, staging / file_name, {"format": "pt"})
         _copy_side_files(checkpoint.folder, staging)
         write_json(staging / "mixbit.json", _sidecar(checkpoint, plan))
         open_checkpoint(staging)  # a disk that lost bytes is noticed here

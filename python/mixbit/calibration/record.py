@@ -1,0 +1,87 @@
+"""Looking at what goes into a layer while the model runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mixbit import ops
+from mixbit.calibration.statistics import InputStatistics
+
+
+class Sums:
+    """Sums over the inputs of one module, or of each of its experts.
+
+    A batch is summed in fp32; batches are added in fp64, the Hessian's in fp32.
+    """
+
+    def __init__(self, in_dims: int, experts: int | None = None, *, hessian: bool = False) -> None:
+        """Begin with nothing; ``experts`` of a stack, else None."""
+        shape = (in_dims,) if experts is None else (experts, in_dims)
+        self._square, self._absolute = np.zeros(shape), np.zeros(shape)
+        self._count = np.zeros(shape[:-1])
+        self._experts = experts
+        self._hessian = np.zeros((in_dims, in_dims), np.float32) if hessian else None
+        self._new: list[mx.array] = []
+        self._rows: mx.array | None = None
+
+    def add(self, x: mx.array) -> None:
+        """Take in ``x`` [..., in_dims], unevaluated."""
+        rows = x.reshape(-1, x.shape[-1]).astype(mx.float32)
+        count = mx.array(float(len(rows)))
+        self._new = [rows.square().sum(axis=0), rows.abs().sum(axis=0), count]
+        self._rows = None if self._hessian is None else rows
+
+    def add_routed(self, x: mx.array, indices: mx.array) -> None:
+        """Take in what experts ``indices`` [...] read: ``x``, broadcast to [..., 1, in_dims]."""
+        assert self._experts is not None
+        x = mx.broadcast_to(x, (*indices.shape, 1, x.shape[-1]))
+        columns = x.reshape(-1, x.shape[-1]).astype(mx.float32).T
+        # A product with ones and zeros adds up in one order, which scattering does not on a GPU.
+        chosen = indices.flatten()[None] == mx.arange(self._experts)[:, None]
+        chosen = chosen.astype(mx.float32)
+        square = ops.linear(chosen, mx.contiguous(columns.square()))
+        absolute = ops.linear(chosen, mx.contiguous(columns.abs()))
+        self._new = [square, absolute, chosen.sum(axis=1)]
+
+    def pending(self) -> list[mx.array]:
+        """What has to be computed before :meth:`collect`."""
+        return self._new if self._rows is None else [*self._new, self._rows]
+
+    def collect(self) -> None:
+        """Add what was taken in last."""
+        square, absolute, count = self._new
+        self._square += np.asarray(square)
+        self._absolute += np.asarray(absolute)
+        self._count += np.asarray(count)
+        if self._hessian is not None:
+            rows = np.asarray(self._rows)  # numpy's product is many times MLX's on a CPU
+            self._hessian += rows.T @ rows
+
+    def statistics(self) -> InputStatistics:
+        """The means."""
+        count = np.maximum(self._count, 1)
+        return InputStatistics(
+            mean_square=mx.array((self._square / count[..., None]).astype(np.float32)),
+            count=mx.array(self._count.astype(np.float32)),
+            mean_abs=mx.array((self._absolute / count[..., None]).astype(np.float32)),
+            hessian=None if self._hessian is None else mx.array(self._hessian / np.float32(count)),
+        )
+
+
+class Recorder(nn.Module):
+    """A module and the sums of what it is called with."""
+
+    def __init__(self, module: nn.Module, sums: Sums) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.module, self.sums = module, sums
+
+    def __call__(self, x: mx.array, *indices: mx.array, **options: Any) -> mx.array:
+        if indices:
+            self.sums.add_routed(x, indices[0])
+        else:
+            self.sums.add(x)
+        return self.module(x, *indices, **options)

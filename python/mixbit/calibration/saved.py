@@ -1,0 +1,146 @@
+"""The file of a calibration.
+
+``calibration.safetensors`` holds ``PATH.mean_square``, ``PATH.mean_abs``, ``PATH.count`` and
+perhaps ``PATH.hessian`` for each place where an input is measured (:func:`place_of`), and in its
+metadata, under ``mixbit``, a JSON object that says what it was made of.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from mixbit.calibration.imatrix import is_imatrix, read_imatrix
+from mixbit.calibration.inputs import place_of
+from mixbit.calibration.statistics import InputStatistics
+from mixbit.checkpoint import ModelStructure, copy_tensors, describe, read_header
+from mixbit.errors import MixbitError
+
+SCHEMA = "mixbit.calibration/1"
+
+_FIELDS = ("mean_square", "mean_abs", "count", "hessian")
+
+
+class Calibration:
+    """Statistics of a model's inputs, by module path."""
+
+    def __init__(
+        self, places: Mapping[str, InputStatistics], provenance: Mapping[str, Any]
+    ) -> None:
+        """Take statistics by the places of :func:`place_of`, and what they were made of."""
+        self._places, self.provenance = dict(places), dict(provenance)
+
+    @classmethod
+    def load(cls, path: Path | str, config: Mapping[str, Any]) -> Calibration:
+        """Read what ``mixbit calibrate`` wrote, or an importance matrix of llama.cpp's.
+
+        Args:
+            path: a ``.safetensors`` file, or an imatrix as ``.gguf`` or of the older binary form.
+            config: that of the model which it shall serve.
+
+        Raises:
+            MixbitError: the file is neither, or is not of such a model.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise MixbitError(f"There is no calibration file {path}.")
+        if is_imatrix(path):
+            places, provenance = read_imatrix(path, config)
+        else:
+            places, provenance = _read(path)
+        _check(places, describe(config), path)
+        return cls(places, provenance)
+
+    def of(self, path: str) -> InputStatistics | None:
+        """Statistics of the input of the module at ``path``; None if they were not taken."""
+        return self._places.get(place_of(path))
+
+
+def write_places(path: Path, places: Mapping[str, InputStatistics]) -> None:
+    """Write statistics without provenance."""
+    tensors = {
+        f"{place}.{field}": value
+        for place, statistics in places.items()
+        for field in _FIELDS
+        if (value := getattr(statistics, field)) is not None
+    }
+    mx.save_safetensors(str(path), tensors)
+
+
+def join(files: Iterable[Path], out: Path, provenance: Mapping[str, Any]) -> None:
+    """Put files of :func:`write_places` together in one, byte by byte, beside and then renamed.
+
+    Raises:
+        MixbitError: the file cannot be written.
+    """
+    tensors = {name: info for file in files for name, info in read_header(file).items()}
+    metadata = {"format": "mlx", "mixbit": json.dumps(provenance, sort_keys=True)}
+    beside = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    try:
+        copy_tensors(tensors, tensors, beside, metadata)
+        beside.replace(out)
+    except OSError as error:
+        raise MixbitError(f"{out} cannot be written: {error.strerror}.") from None
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> tuple[dict[str, InputStatistics], dict[str, Any]]:
+    loaded: Any
+    try:
+        loaded = mx.load(str(path), format="safetensors", return_metadata=True)
+        tensors, metadata = loaded
+        provenance = json.loads(metadata["mixbit"])
+        if provenance["schema"] != SCHEMA:
+            raise KeyError(SCHEMA)
+        names = [name.removesuffix(".count") for name in tensors if name.endswith(".count")]
+        places = {
+            name: InputStatistics(
+                mean_square=tensors[f"{name}.mean_square"],
+                count=tensors[f"{name}.count"],
+                mean_abs=tensors.get(f"{name}.mean_abs"),
+                hessian=tensors.get(f"{name}.hessian"),
+            )
+            for name in names
+        }
+    except (RuntimeError, ValueError, KeyError, TypeError):
+        raise MixbitError(
+            f"{path} is no calibration: neither made by mixbit calibrate nor an imatrix."
+        ) from None
+    return places, provenance
+
+
+def _check(places: Mapping[str, InputStatistics], structure: ModelStructure, path: Path) -> None:
+    """Refuse statistics of another model."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for module in structure.modules:
+        experts = (module.experts,) if module.kind == "switch" else ()
+        shapes.setdefault(place_of(module.path), (*experts, module.in_dims))
+    for place, statistics in places.items():
+        shape = shapes.get(place)
+        if shape is None:
+            raise MixbitError(f"{path} is of another model: this one has no module {place}.")
+        for found, expected in _expected(statistics, shape):
+            if found is not None and tuple(found.shape) != expected:
+                raise MixbitError(
+                    f"{path} is of another model: its statistics of {place} have shape "
+                    f"{tuple(found.shape)}, not {expected}."
+                )
+        if not mx.isfinite(statistics.mean_square).all().item():
+            raise MixbitError(f"{path}: the statistics of {place} are not finite; make it again.")
+        if (statistics.mean_square < 0).any().item():
+            raise MixbitError(f"{path}: a mean square of {place} is negative; make it again.")
+
+
+def _expected(
+    statistics: InputStatistics, shape: tuple[int, ...]
+) -> Iterable[tuple[mx.array | None, tuple[int, ...]]]:
+    yield statistics.mean_square, shape
+    yield statistics.mean_abs, shape
+    yield statistics.count, shape[:-1]
+    yield statistics.hessian, (shape[-1], shape[-1])

@@ -1,0 +1,231 @@
+"""Calibration against what stock mlx-lm's layers are called with."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm
+import numpy as np
+import pytest
+from mlx_lm.models.switch_layers import SwitchLinear
+
+from mixbit.calibration import Calibration, place_of
+from mixbit.calibration.run import calibrate
+from mixbit.checkpoint import describe, read_config
+from mixbit.errors import MixbitError
+from models import MODEL_TYPES, build, save_checkpoint, save_raw
+
+LENGTHS = (14, 9, 14, 5, 14, 1)
+
+
+def write_tokens(path: Path, lengths: tuple[int, ...] = LENGTHS) -> Path:
+    rng = np.random.default_rng(3)
+    lines = [json.dumps({"tokens": rng.integers(0, 256, n).tolist()}) for n in lengths]
+    path.write_text("\n".join(lines))
+    return path
+
+
+class Seen:
+    """Inputs of every module of a stock model, [n, in_dims], and the experts that read them."""
+
+    def __init__(self, model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: dict[str, list[np.ndarray]] = {}
+        self.experts: dict[str, list[np.ndarray]] = {}
+        names = {id(module): path for path, module in model.named_modules()}
+        linear, switch = nn.Linear.__call__, SwitchLinear.__call__
+
+        def call_linear(module: nn.Linear, x: mx.array) -> mx.array:
+            self.keep(names[id(module)], x)
+            return linear(module, x)
+
+        def call_switch(
+            module: SwitchLinear, x: mx.array, indices: mx.array, **options: bool
+        ) -> mx.array:
+            wide = mx.broadcast_to(x, (*indices.shape, *x.shape[-2:]))
+            self.keep(names[id(module)], wide)
+            self.experts.setdefault(names[id(module)], []).append(np.array(indices).ravel())
+            return switch(module, x, indices, **options)
+
+        monkeypatch.setattr(nn.Linear, "__call__", call_linear)
+        monkeypatch.setattr(SwitchLinear, "__call__", call_switch)
+
+    def keep(self, path: str, x: mx.array) -> None:
+        self.rows.setdefault(path, []).append(np.array(x).reshape(-1, x.shape[-1]))
+
+    def of(self, path: str, experts: int | None) -> list[np.ndarray]:
+        """The inputs in fp64, of each expert where there are some."""
+        rows = np.concatenate(self.rows[path]).astype(np.float64)
+        if experts is None:
+            return [rows]
+        chosen = np.concatenate(self.experts[path])
+        return [rows[chosen == expert] for expert in range(experts)]
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_statistics_are_of_what_each_layer_reads(
+    tmp_path: Path, model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = save_raw(model_type, tmp_path / "source")
+    data = write_tokens(tmp_path / "data.jsonl")
+    report = calibrate(
+        source, data, tmp_path / "c.safetensors", window=10, batch_size=2, hessian="proj"
+    )
+    calibration = Calibration.load(tmp_path / "c.safetensors", read_config(source))
+    assert report.tokens == sum(LENGTHS)
+
+    model = build(model_type)
+    seen = Seen(model, monkeypatch)
+    for line in data.read_text().splitlines():
+        tokens = json.loads(line)["tokens"]
+        for begin in range(0, len(tokens), 10):
+            mx.eval(model(mx.array([tokens[begin : begin + 10]])))
+
+    idle, structure = 0, describe(source)
+    for module in structure.modules:
+        if module.kind == "embedding":
+            assert calibration.of(module.path) is None
+            continue
+        experts = module.experts if module.kind == "switch" else None
+        got = calibration.of(module.path)
+        assert got is not None, module.path
+        inputs = seen.of(module.path, experts)
+        squares = np.array(got.mean_square).reshape(len(inputs), -1)
+        absolutes = np.array(got.mean_abs).reshape(len(inputs), -1)
+        assert np.array(got.count).ravel().tolist() == [len(rows) for rows in inputs]
+        for rows, square, absolute in zip(inputs, squares, absolutes, strict=True):
+            if not len(rows):
+                assert not square.any()
+                assert not absolute.any()
+                idle += module.path == place_of(module.path)
+                continue
+            np.testing.assert_allclose(square, (rows**2).mean(axis=0), rtol=2e-4, atol=1e-9)
+            np.testing.assert_allclose(absolute, np.abs(rows).mean(axis=0), rtol=2e-4, atol=1e-9)
+        wanted = experts is None and "proj" in place_of(module.path)
+        assert (got.hessian is not None) == wanted, module.path
+        if got.hessian is not None:
+            want = inputs[0].T @ inputs[0] / len(inputs[0])
+            np.testing.assert_allclose(np.array(got.hessian), want, rtol=0, atol=2e-4 * want.max())
+    assert report.idle_experts == idle
+
+
+def test_a_tied_head_is_measured_for_the_embedding(tmp_path: Path) -> None:
+    source = save_raw("qwen3_5", tmp_path / "source", tie_word_embeddings=True)
+    data = write_tokens(tmp_path / "data.jsonl", (6,))
+    calibrate(source, data, tmp_path / "c.safetensors")
+    calibration = Calibration.load(tmp_path / "c.safetensors", read_config(source))
+    (embedding,) = (m.path for m in describe(source).modules if m.kind == "embedding")
+    statistics = calibration.of(embedding)
+    assert statistics is not None
+    model = build("qwen3_5", tie_word_embeddings=True)
+    tokens = mx.array([json.loads(data.read_text())["tokens"]])
+    hidden = np.array(model.language_model.model(tokens), np.float64)[0]
+    np.testing.assert_allclose(np.array(statistics.mean_square), (hidden**2).mean(0), rtol=2e-4)
+
+
+def test_the_chat_template_and_tools_count(tmp_path: Path, tiny_folder: Path) -> None:
+    source = save_checkpoint(build("qwen3_5", vocab_size=2048), tmp_path / "source")
+    record = {
+        "messages": [{"role": "user", "content": "Set a timer"}],
+        "tools": [{"type": "function", "function": {"name": "start_timer", "parameters": {}}}],
+    }
+    (tmp_path / "with.jsonl").write_text(json.dumps(record))
+    report = calibrate(source, tmp_path / "with.jsonl", tmp_path / "c.safetensors")
+    _, tokenizer = mlx_lm.load(str(tiny_folder), lazy=True)
+    shown = tokenizer.apply_chat_template(record["messages"], tools=record["tools"], tokenize=False)
+    assert report.tokens == len(tokenizer.encode(shown, add_special_tokens=False))
+    metadata = mx.load(str(tmp_path / "c.safetensors"), return_metadata=True)[1]
+    provenance = json.loads(metadata["mixbit"])
+    assert provenance["schema"] == "mixbit.calibration/1"
+    assert (provenance["documents"], provenance["tokens"]) == (1, report.tokens)
+    assert {"model", "data", "versions", "window"} <= provenance.keys()
+
+
+DYING = """
+import os, signal, sys
+import mlx.core as mx
+from mixbit.calibration.run import calibrate
+mx.set_default_device(mx.cpu)
+def die(done, total, name):
+    if done == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+calibrate(*sys.argv[1:], hessian="", progress=die)
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    source = save_raw("qwen3_5_moe", tmp_path / "source", dtype=mx.bfloat16)
+    data = write_tokens(tmp_path / "data.jsonl")
+    calibrate(source, data, tmp_path / "whole.safetensors", hessian="")
+    out = tmp_path / "killed.safetensors"
+    arguments = [sys.executable, "-c", DYING, str(source), str(data), str(out)]
+    assert (
+        subprocess.run(arguments, check=False, env=dict(os.environ)).returncode == -signal.SIGKILL
+    )
+    assert not out.exists()
+    seen: list[str] = []
+    calibrate(source, data, out, hessian="", progress=lambda *step: seen.append(step[2]))
+    assert out.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "data.jsonl", "killed.safetensors", "source", "whole.safetensors",
+    ]  # fmt: skip
+    with pytest.raises(MixbitError, match="exists already"):
+        calibrate(source, data, out)
+
+
+def test_what_was_begun_is_not_gone_on_with_for_other_data(tmp_path: Path) -> None:
+    source = save_raw("qwen3_5", tmp_path / "source")
+    data, out = write_tokens(tmp_path / "data.jsonl", (4,)), tmp_path / "c.safetensors"
+
+    def stop(done: int, _total: int, _name: str) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(source, data, out, progress=stop)
+    with pytest.raises(MixbitError, match=r"c\.safetensors\.part was begun with another window"):
+        calibrate(source, data, out, window=16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 0}, "window must be at least 1"),
+        ({"hessian": "("}, "not a regular expression"),
+        ({"num_samples": 0}, "hold no tokens"),
+    ],
+)
+def test_wrong_options_are_refused(
+    tmp_path: Path, options: dict[str, object], message: str
+) -> None:
+    source, data = save_raw("qwen3_5", tmp_path / "s"), write_tokens(tmp_path / "data.jsonl", (3,))
+    with pytest.raises(MixbitError, match=message):
+        calibrate(source, data, tmp_path / "c.safetensors", **options)  # type: ignore[arg-type]
+
+
+def test_tokens_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
+    source = save_raw("qwen3_5", tmp_path / "source")
+    (tmp_path / "data.jsonl").write_text('{"tokens": [3, 256]}')
+    with pytest.raises(MixbitError, match="another tokenizer"):
+        calibrate(source, tmp_path / "data.jsonl", tmp_path / "c.safetensors")
+
+
+def test_the_calibration_of_another_model_is_refused(tmp_path: Path) -> None:
+    source = save_raw("qwen3_5", tmp_path / "source")
+    data, out = write_tokens(tmp_path / "data.jsonl", (3,)), tmp_path / "c.safetensors"
+    calibrate(source, data, out)
+    for overrides, message in (
+        ({"intermediate_size": 256}, "not \\(256,\\)"),
+        ({"num_hidden_layers": 3, "layer_types": ["linear_attention"] * 3}, "has no module"),
+    ):
+        other = save_raw("qwen3_5", tmp_path / message[:3], **overrides)
+        with pytest.raises(MixbitError, match=message):
+            Calibration.load(out, read_config(other))
+    with pytest.raises(MixbitError, match="no calibration"):
+        Calibration.load(source / "model.safetensors", read_config(source))
+    with pytest.raises(MixbitError, match="There is no calibration file"):
+        Calibration.load(tmp_path / "none", read_config(source))
