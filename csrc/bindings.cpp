@@ -86,7 +86,8 @@ NB_MODULE(_core, m) {
 
   m.def("kl_divergence", &mixbit::kl_divergence, "p_hidden"_a, "p_head"_a, "q_hidden"_a,
         "q_head"_a.none(), "targets"_a, nb::kw_only(), "vocabulary"_a, "stream"_a = nb::none(),
-        "Softmax statistics of two models' logits, tile by tile: float64 [T, tiles, fields].");
+        "Softmax statistics of two models' logits, tile by tile: float64 [T, tiles, fields], "
+        "float32 on a GPU.");
 
   m.def("quantize_search", &mixbit::quantize_search, "w"_a, "importance"_a = nb::none(),
         nb::kw_only(), "group_size"_a, "bits"_a, "dtype"_a, "stream"_a = nb::none(),

@@ -1,10 +1,9 @@
 #include "kl_divergence.h"
 
-#include <stdexcept>
-
 #include "cpu/kl_divergence.h"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
+#include "params.h"
 
 namespace mixbit {
 
@@ -12,8 +11,16 @@ namespace {
 
 constexpr const char* kOp = "kl_divergence";
 
-mx::Shape tiles_shape(int rows, int vocabulary) {
-  return {rows, cpu::vocabulary_tiles(vocabulary), cpu::kLogitFields};
+static_assert(kLogitStatistics == cpu::kLogitFields && kTopLogits == cpu::kTop);
+
+bool is_gpu(const mx::Stream& stream) {
+  return stream.device == mx::Device::gpu;
+}
+
+mx::Shape tiles_shape(int rows, int vocabulary, const mx::Stream& stream) {
+  const int tiles = is_gpu(stream) ? static_cast<int>(gpu::ceil_div(vocabulary, kVocabularySpan))
+                                   : cpu::vocabulary_tiles(vocabulary);
+  return {rows, tiles, cpu::kLogitFields};
 }
 
 void check_hidden(const mx::array& hidden, const char* name) {
@@ -86,8 +93,17 @@ mx::array kl_divergence(const mx::array& p_hidden, const Weight& p_head, const m
     heads.push_back({q_head->format, q_head->bias.has_value()});
     add_head(q_hidden, *q_head, vocabulary, inputs, s);
   }
-  return mx::array(tiles_shape(rows, vocabulary), mx::float64,
-                   std::make_shared<KlDivergence>(mx::to_stream(s), std::move(heads), vocabulary),
+  const mx::array tiles =
+      KlDivergence::tiles(mx::to_stream(s), std::move(heads), vocabulary, std::move(inputs));
+  gpu::require({tiles});
+  return tiles;
+}
+
+mx::array KlDivergence::tiles(const mx::Stream& stream, std::vector<QuantizedMatmul::Part> heads,
+                              int vocabulary, std::vector<mx::array> inputs) {
+  mx::Shape shape = tiles_shape(inputs[0].shape(0), vocabulary, stream);
+  return mx::array(std::move(shape), is_gpu(stream) ? mx::float32 : mx::float64,
+                   std::make_shared<KlDivergence>(stream, std::move(heads), vocabulary),
                    std::move(inputs));
 }
 
@@ -105,17 +121,13 @@ void KlDivergence::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out
   mx::cpu::get_command_encoder(stream()).dispatch([p] { cpu::kl_divergence(p); });
 }
 
-void KlDivergence::eval_gpu(const std::vector<mx::array>&, mx::array&) {
-  throw std::runtime_error("[kl_divergence] has no GPU kernel; compare logits there.");
-}
-
 bool KlDivergence::is_equivalent(const mx::Primitive& other) const {
   const auto& o = static_cast<const KlDivergence&>(other);
   return heads_ == o.heads_ && vocabulary_ == o.vocabulary_;
 }
 
 std::vector<mx::Shape> KlDivergence::output_shapes(const std::vector<mx::array>& inputs) {
-  return {tiles_shape(inputs[0].shape(0), vocabulary_)};
+  return {tiles_shape(inputs[0].shape(0), vocabulary_, stream())};
 }
 
 }  // namespace mixbit

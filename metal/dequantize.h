@@ -28,8 +28,6 @@
 
 using namespace metal;
 
-#define UNROLL _Pragma("clang loop unroll(full)")
-
 constant constexpr short kBlock = 32;  // values
 constant constexpr short kLanes = 16;  // that share a row: half a SIMD group
 

@@ -7,6 +7,8 @@
 
 using namespace metal;
 
+#define UNROLL _Pragma("clang loop unroll(full)")
+
 // Stands for the type of an array that is not there.
 struct Absent {};
 

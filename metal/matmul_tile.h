@@ -41,6 +41,20 @@ struct TilePlace {
   }
 };
 
+// The rows of a tile where x and y have the same ones.
+struct AllRows {
+  uint first;
+  short count;
+
+  METAL_FUNC uint source(short i) const { return first + i; }
+  METAL_FUNC uint target(short i) const { return first + i; }
+};
+
+METAL_FUNC AllRows rows_of_tile(uint tile, uint M) {
+  const uint first = tile * kTileRows;
+  return {first, short(min(uint(kTileRows), M - first))};
+}
+
 // What a tile reads and writes. Column n of both weights is row n of their matrices; b is a again
 // without SwiGLU.
 struct Problem {

@@ -72,3 +72,21 @@ struct MixParams {
   uint32_t slots;
   uint32_t y;  // MixbitElement
 };
+
+// ---- kl_divergence.metal ------------------------------------------------------------------------
+
+enum {
+  kVocabularySpan = 1024,  // columns that a threadgroup makes figures of
+  kTopLogits = 5,
+  kLogitStatistics = 8 + 4 * kTopLogits  // csrc/cpu/kernels.h's LogitTile, in floats
+};
+
+struct KlDivergenceHead {
+  uint32_t K;
+  uint32_t bias;  // MixbitElement
+};
+
+struct KlDivergenceParams {
+  uint32_t M, vocabulary;
+  KlDivergenceHead heads[2];
+};

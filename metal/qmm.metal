@@ -5,14 +5,6 @@
 #include "matmul_tile.h"
 #include "params.h"
 
-struct AllRows {
-  uint first;
-  short count;
-
-  METAL_FUNC uint source(short i) const { return first + i; }
-  METAL_FUNC uint target(short i) const { return first + i; }
-};
-
 // Part `slot` of the launch as a problem, its formats as types: Fs lists those that occur.
 template <typename T, bool whole, typename Norm, typename F>
 METAL_FUNC void make_part(uint format, const device T* x, Problem p, uint column_tile, AllRows rows,
@@ -78,8 +70,7 @@ template <typename T, typename Norm, bool whole, typename... Fs>
     p.a = {w4, scales4, biases4}, p.bias_a.p = bias4, p.y = y4;
   }
   p.b = p.a;
-  const uint first = group.x * kTileRows;
-  const AllRows rows{first, short(min(uint(kTileRows), params.M - first))};
+  const AllRows rows = rows_of_tile(group.x, params.M);
   make_part<T, whole, Norm, Fs...>(part.format, x, p, group.y - part.first, rows,
                                    TilePlace(thread_index, simdgroup, lane), {xs, norms, factors});
 }
@@ -110,8 +101,7 @@ template <typename T, typename Norm, bool whole, typename Gate, typename Up = Ga
                   {residual, params.residual},
                   y,
                   params.parts[0].y};
-  const uint first = group.x * kTileRows;
-  const AllRows rows{first, short(min(uint(kTileRows), params.M - first))};
+  const AllRows rows = rows_of_tile(group.x, params.M);
   make_tile<Gate, Up, true, whole, Norm>(x, p, group.y, rows,
                                          TilePlace(thread_index, simdgroup, lane),
                                          TileMemory<T>{xs, norms, factors});

@@ -112,6 +112,23 @@ struct Route {
 };
 MIXBIT_API LaunchPlan launch_plan(const Route& op, const Device& device);
 
+// kl_divergence.h. Inputs: hidden states of p [M, K] and of q, targets, then each head's arrays and
+// its bias if it has one; one head where both models share it. Output: float [M, spans, fields],
+// the fields of cpu::LogitTile for each kVocabularySpan (metal/params.h) tokens.
+struct KlDivergence {
+  struct Head {
+    WeightFormat format;
+    cpu::Element element;  // of a dense weight, or of affine scales and biases
+    std::optional<cpu::Element> bias;
+    int K;
+  };
+
+  int M, vocabulary;
+  cpu::Element p, q;  // hidden states
+  std::vector<Head> heads;
+};
+MIXBIT_API LaunchPlan launch_plan(const KlDivergence& op, const Device& device);
+
 // ---- for the plan functions ---------------------------------------------------------------------
 
 // "float", "half", "bfloat": the element's type in MSL.

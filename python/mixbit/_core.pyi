@@ -59,7 +59,7 @@ def attention(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, *, scale:
 
 def kl_divergence(p_hidden: mlx.core.array, p_head: Weight, q_hidden: mlx.core.array, q_head: Weight | None, targets: mlx.core.array, *, vocabulary: int, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
     """
-    Softmax statistics of two models' logits, tile by tile: float64 [T, tiles, fields].
+    Softmax statistics of two models' logits, tile by tile: float64 [T, tiles, fields], float32 on a GPU.
     """
 
 def quantize_search(w: mlx.core.array, importance: mlx.core.array | None = None, *, group_size: int, bits: int, dtype: mlx.core.Dtype, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array, mlx.core.array]:

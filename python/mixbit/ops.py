@@ -397,9 +397,9 @@ def kl_divergence(
 ) -> npt.NDArray[np.float64]:
     """Softmax statistics of two models' logits over tiles of the vocabulary, logits never stored.
 
-    Logits come from fp32 sums and everything after them is fp64. Rows and tiles are independent of
-    each other and of the number of either. :func:`mixbit.kld.rows.merge_tiles` makes divergences of
-    the tiles.
+    Logits come from fp32 sums and everything after them is fp64; on a GPU a tile's sums are pairs
+    of fp32, rounded once. Rows and tiles are independent of each other and of the number of either.
+    :func:`mixbit.kld.rows.merge_tiles` makes divergences of the tiles.
 
     Args:
         p_hidden: last hidden states [T, K] of the reference.
@@ -418,13 +418,18 @@ def kl_divergence(
     Raises:
         ValueError: for shapes, dtypes or formats that do not fit together.
     """
-    if (core := native_here()) is not None:
-        head = None if q_head is None else _native(core, q_head)
-        return np.asarray(
-            core.kl_divergence(
-                p_hidden, _native(core, p_head), q_hidden, head, targets, vocabulary=vocabulary
-            )
+    tiles = run_native(
+        lambda core: core.kl_divergence(
+            p_hidden,
+            _native(core, p_head),
+            q_hidden,
+            None if q_head is None else _native(core, q_head),
+            targets,
+            vocabulary=vocabulary,
         )
+    )
+    if tiles is not None:
+        return np.asarray(tiles).astype(np.float64, copy=False)
     return stock.kl_divergence(p_hidden, p_head, q_hidden, q_head, targets, vocabulary)
 
 

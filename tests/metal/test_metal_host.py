@@ -134,6 +134,19 @@ def chosen() -> list[mx.array]:
     return list(core.route(noise(2, 3, 40, dtype=mx.bfloat16), 5, normalise=True))
 
 
+def compared() -> list[mx.array]:
+    """Two models with heads of their own."""
+    p, q = noise(5, 64, dtype=mx.bfloat16), noise(5, 96)
+    heads = (weight("affine", 8, 32, mx.bfloat16, 50, n, bias=noise(50)) for n in (64, 96))
+    return [core.kl_divergence(p, next(heads), q, next(heads), mx.arange(5), vocabulary=49)]
+
+
+def compared_by_one_head() -> list[mx.array]:
+    p, q = noise(70, 77, dtype=mx.float16), noise(70, 77)
+    head = weight("dense", 0, 0, mx.float16, 50, 77)
+    return [core.kl_divergence(p, head, q, None, mx.arange(70), vocabulary=50)]
+
+
 OPERATIONS = [
     products,
     with_residual,
@@ -154,7 +167,7 @@ def test_the_launches_of_an_operation_give_its_result(
     agree(operation())
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", [*OPERATIONS, compared, compared_by_one_head])
 def test_a_small_case_of_any_operation_runs(operation: Callable[[], list[mx.array]]) -> None:
     assert core.try_kernels(operation()[0], stream=mx.cpu) == ""
 
