@@ -78,7 +78,8 @@ def test_the_same_when_the_prompt_is_all_there_was() -> None:
         assert same_state(drafted, plain)
 
 
-def test_steps_of_several_forwards_are_taken_back_together() -> None:
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_steps_of_several_forwards_are_taken_back_together(count: int) -> None:
     model = accelerated()
     caches = [make_prompt_cache(model) for _ in range(2)]
     for cache in linear_caches(caches[0]):
@@ -87,8 +88,8 @@ def test_steps_of_several_forwards_are_taken_back_together() -> None:
         model(mx.array([PROMPT]), cache)
     for step in ([8], [1, 2], [3]):
         model(mx.array([step]), caches[0])
-    model(mx.array([[8, 1]]), caches[1])
-    assert trim_prompt_cache(caches[0], 2) == 2
+    model(mx.array([[8, 1, 2, 3][: 4 - count]]), caches[1])
+    assert trim_prompt_cache(caches[0], count) == count
     assert same_state(*caches)
     for _ in range(9):  # only the last five states are held
         model(mx.array([[6]]), caches[0])
@@ -256,7 +257,12 @@ def test_a_servers_store_of_prompts_hands_out_what_was_stored() -> None:
     assert same_state(found, run(PROMPT[:10]))
     found, rest = store.fetch_nearest_cache(key, [*text, 6])
     assert rest == [6]
-    assert same_state(run(rest, found), run([*text, 6]))
+    caches = [*found, *mixbit.nn.speculative_cache(model, model)[4:]]
+    drafted = speculative_generate_step(
+        mx.array(rest), model, guesser(model, 1), max_tokens=5, prompt_cache=caches
+    )
+    alone = generate_step(mx.array([*text, 6]), model, max_tokens=5)
+    assert [token for token, *_ in drafted] == [token for token, _ in alone]
 
 
 # ---- what mlx-lm does with caches ----------------------------------------------------------------

@@ -7,6 +7,7 @@ long as somebody may want them back.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -70,7 +71,8 @@ class ArraysCache(stock.ArraysCache):
 
         Steps before the last forwards are gone, so a cache that rests, as in a server's store of
         prompts, is not trimmable. An empty one is. Being asked sets its ``rollback`` to 15: mlx-lm
-        asks that of the cache with which it is about to speculate.
+        asks that of the cache with which it is about to speculate. Copies can be gone on from in
+        that way too, so they say yes, though they keep none of the steps so far.
         """
         if self.empty():
             self.rollback = self.rollback or _ROLLBACK
@@ -101,6 +103,12 @@ class ArraysCache(stock.ArraysCache):
             f"{n} steps of a recurrent state cannot be taken back, of which at most "
             f"{self.rollback} are kept since the last trim; set the caches' rollback to {n}."
         )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ArraysCache:
+        twin = type(self).from_state(copy.deepcopy(self.state, memo))
+        twin.rollback = self.rollback
+        twin._advanced = self.rollback > 0
+        return twin
 
     def __setitem__(self, idx: int, value: mx.array) -> None:
         super().__setitem__(idx, value)
