@@ -28,7 +28,7 @@ _REPLACEMENTS: dict[type, type] = {
     qwen3_5.DecoderLayer: nn.DecoderLayer,
     qwen3_next.Qwen3NextDecoderLayer: nn.Qwen3NextDecoderLayer,
     qwen3_5.TextModel: nn.TextModel,
-    qwen3_next.Model: nn.Qwen3NextModel,
+    qwen3_next.Model: nn.Qwen3NextTextModel,
 }
 
 

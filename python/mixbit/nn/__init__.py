@@ -11,7 +11,7 @@ from mixbit.nn.experts import SparseMoeBlock
 from mixbit.nn.gated_delta_net import GatedDeltaNet, Qwen3NextGatedDeltaNet
 from mixbit.nn.linear import Embedding, Linear, QuantizedEmbedding, QuantizedLinear
 from mixbit.nn.mlp import MLP
-from mixbit.nn.model import Qwen3NextModel, TextModel
+from mixbit.nn.model import Qwen3NextTextModel, TextModel
 from mixbit.nn.switch import QuantizedSwitchLinear, SwitchLinear
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
     "QuantizedSwitchLinear",
     "Qwen3NextDecoderLayer",
     "Qwen3NextGatedDeltaNet",
-    "Qwen3NextModel",
+    "Qwen3NextTextModel",
     "SparseMoeBlock",
     "SwitchLinear",
     "TextModel",

@@ -9,7 +9,7 @@ from mlx_lm.models import qwen3_5, qwen3_next
 from mixbit.nn.cache import ArraysCache
 from mixbit.nn.gated_delta_net import GatedDeltaNet, Qwen3NextGatedDeltaNet
 
-__all__ = ["Qwen3NextModel", "TextModel"]
+__all__ = ["Qwen3NextTextModel", "TextModel"]
 
 
 def _with_rollback(caches: list[Any], layers: list[Any]) -> list[Any]:
@@ -30,7 +30,7 @@ class TextModel(qwen3_5.TextModel):
         return _with_rollback(super().make_cache(), self.layers)
 
 
-class Qwen3NextModel(qwen3_next.Model):
+class Qwen3NextTextModel(qwen3_next.Model):
     """The model of qwen3_next."""
 
     def make_cache(self) -> list[Any]:
