@@ -26,7 +26,8 @@ mx::Shape swapped(const mx::Shape& s) {
 }  // namespace
 
 mx::array attention(const mx::array& q, const mx::array& k, const mx::array& v, float scale,
-                    bool causal, const std::optional<mx::array>& mask, mx::StreamOrDevice s) {
+                    bool causal, const std::optional<mx::array>& mask,
+                    const std::optional<mx::array>& gate, mx::StreamOrDevice s) {
   check_floating(kOp, "q", q);
   if (q.ndim() != 4 || k.ndim() != 4) {
     refuse(kOp, "q, k and v must have 4 dimensions: [B, heads, steps, head_dim].");
@@ -62,9 +63,18 @@ mx::array attention(const mx::array& q, const mx::array& k, const mx::array& v, 
     }
     inputs.push_back(mx::broadcast_to(*mask, full, s));
   }
+  if (gate) {
+    if (gate->shape() != swapped(q.shape()) || gate->dtype() != q.dtype()) {
+      refuse(kOp, "the gate must have shape " + shape_string(swapped(q.shape())) +
+                      " and q's dtype; got " + shape_string(gate->shape()) + ".");
+    }
+    inputs.push_back(*gate);
+  }
+  const auto kind = causal ? Attention::Mask::causal
+                    : mask ? Attention::Mask::array
+                           : Attention::Mask::none;
   const mx::array y(swapped(q.shape()), q.dtype(),
-                    std::make_shared<Attention>(mx::to_stream(s), scale, causal),
-                    std::move(inputs));
+                    std::make_shared<Attention>(mx::to_stream(s), scale, kind), std::move(inputs));
   return mx::swapaxes(y, 1, 2, s);
 }
 
@@ -84,15 +94,21 @@ void Attention::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) {
   p.v = input_of(inputs[2]);
   p.element = element_of(q.dtype());
   p.scale = scale_;
-  p.causal = causal_;
-  if (inputs.size() > 3) {
-    const mx::array& mask = inputs[3];
+  p.causal = mask_ == Mask::causal;
+  size_t next = 3;
+  if (mask_ == Mask::array) {
+    const mx::array& mask = inputs[next++];
     p.mask = mask.data<void>();
     p.mask_is_bool = mask.dtype() == mx::bool_;
     p.mask_element = element_of(mask.dtype());
     for (int i = 0; i < 4; ++i) {
       p.mask_strides[i] = mask.strides(i);
     }
+  }
+  if (next < inputs.size()) {
+    const mx::array& gate = inputs[next];  // steps before heads
+    p.gate = {gate.data<void>(), gate.strides(0), gate.strides(2), gate.strides(1),
+              gate.strides(3)};
   }
   p.y = out.data<void>();
   mx::cpu::get_command_encoder(stream()).dispatch([p] { cpu::attention(p); });
@@ -107,27 +123,30 @@ std::vector<mx::array> Attention::vjp(const std::vector<mx::array>& primals,
                                       const std::vector<mx::array>& cotangents,
                                       const std::vector<int>& argnums,
                                       const std::vector<mx::array>&) {
+  const bool masked = mask_ == Mask::array;
   for (int arg : argnums) {
-    if (arg > 2) {
+    if (masked && arg == 3) {
       throw std::invalid_argument("[attention] the mask has no gradient.");
     }
   }
   auto composed = [&](const std::vector<mx::array>& inputs) {
-    const auto mask = inputs.size() > 3 ? std::optional(inputs[3]) : std::nullopt;
-    const mx::array y =
-        mx::fast::scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], scale_,
-                                               causal_ ? "causal"
-                                               : mask  ? "array"
-                                                       : "",
-                                               mask, std::nullopt, false, stream());
-    return std::vector<mx::array>{mx::swapaxes(y, 1, 2, stream())};
+    const auto mask = masked ? std::optional(inputs[3]) : std::nullopt;
+    const char* mode = mask_ == Mask::causal ? "causal" : masked ? "array" : "";
+    mx::array y = mx::swapaxes(
+        mx::fast::scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], scale_, mode, mask,
+                                               std::nullopt, false, stream()),
+        1, 2, stream());
+    if (const size_t gate = masked ? 4 : 3; gate < inputs.size()) {
+      y = mx::multiply(y, mx::sigmoid(inputs[gate], stream()), stream());
+    }
+    return std::vector<mx::array>{y};
   };
   return composed_vjp(composed, primals, cotangents, argnums);
 }
 
 bool Attention::is_equivalent(const mx::Primitive& other) const {
   const auto& o = static_cast<const Attention&>(other);
-  return scale_ == o.scale_ && causal_ == o.causal_;
+  return scale_ == o.scale_ && mask_ == o.mask_;
 }
 
 std::vector<mx::Shape> Attention::output_shapes(const std::vector<mx::array>& inputs) {

@@ -14,6 +14,7 @@
 #include "gather_quantized_matmul.h"
 #include "info.h"
 #include "kl_divergence.h"
+#include "norm_rope.h"
 #include "quantize_search.h"
 #include "quantized_matmul.h"
 #include "route.h"
@@ -81,8 +82,13 @@ NB_MODULE(_core, m) {
       "GatedDeltaNet between its projections: (y [B, T, Hv, Dv], convolution's state, state), with "
       "keep_steps the states after all steps.");
   m.def("attention", &mixbit::attention, "q"_a, "k"_a, "v"_a, nb::kw_only(), "scale"_a,
-        "causal"_a = false, "mask"_a = nb::none(), "stream"_a = nb::none(),
-        "softmax(scale q kᵀ + mask) v: q [B, H, T, D], k and v [B, Hk, S, D] -> [B, H, T, D].");
+        "causal"_a = false, "mask"_a = nb::none(), "gate"_a = nb::none(), "stream"_a = nb::none(),
+        "softmax(scale q kᵀ + mask) v, times sigmoid(gate): q [B, H, T, D], k and v [B, Hk, S, D], "
+        "gate [B, T, H, D] -> [B, H, T, D].");
+  m.def("norm_rope", &mixbit::norm_rope, "x"_a, "norm"_a, nb::kw_only(), "dims"_a, "base"_a,
+        "scale"_a, "offset"_a, "stream"_a = nb::none(),
+        "RMSNorm of heads and the rotation of their first dims values: x [B, T, H, D] -> "
+        "[B, H, T, D].");
 
   m.def("kl_divergence", &mixbit::kl_divergence, "p_hidden"_a, "p_head"_a, "q_hidden"_a,
         "q_head"_a.none(), "targets"_a, nb::kw_only(), "vocabulary"_a, "stream"_a = nb::none(),

@@ -110,6 +110,7 @@ std::tuple<mx::array, mx::array, mx::array> delta_net(
 }
 
 void DeltaNet::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+  release_inputs_of_siblings(inputs, outputs);
   const mx::array& qkv = inputs[0];
   const mx::array& z = inputs[1];
   size_t next = 8;

@@ -111,6 +111,7 @@ std::pair<mx::array, mx::array> gated_delta(const mx::array& q, const mx::array&
 }
 
 void GatedDelta::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+  release_inputs_of_siblings(inputs, outputs);
   const mx::array& q = inputs[0];
   const mx::array& v = inputs[2];
   mx::array& y = outputs[0];

@@ -27,13 +27,6 @@ struct Weight {
   std::optional<mx::Dtype> dtype;
 };
 
-// An RMSNorm of x that is part of the product: x · weight / √(mean x² + eps), weight [K], in fp32
-// and not rounded before the product.
-struct Norm {
-  mx::array weight;
-  float eps;
-};
-
 // x [..., K] -> [..., N] for each weight: fp32 accumulation, rounded once. A residual [..., N] is
 // added to the product of a single weight before that.
 MIXBIT_API std::vector<mx::array> matmul(const mx::array& x, const std::vector<Weight>& weights,

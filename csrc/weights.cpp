@@ -3,12 +3,28 @@
 #include <algorithm>
 #include <sstream>
 #include <stdexcept>
+#include <string_view>
+
+#include "mlx/primitives.h"
 
 namespace mixbit {
 
 using cpu::WeightKind;
 
 namespace {
+
+// Whether `a` lies, or will lie, row after row: what our primitives write does, also reshaped.
+bool is_row_contiguous(const mx::array& a) {
+  if (a.status() != mx::array::Status::unscheduled) {
+    return a.flags().row_contiguous;
+  }
+  const mx::array* source = &a;
+  while (source->has_primitive() && std::string_view(source->primitive().name()) == "Reshape") {
+    source = &source->inputs()[0];
+  }
+  return source->has_primitive() &&
+         std::string_view(source->primitive().name()).starts_with("Mixbit");
+}
 
 bool one_of(int value, std::initializer_list<int> values) {
   return std::find(values.begin(), values.end(), value) != values.end();
@@ -139,11 +155,16 @@ void check_weight(std::string_view op, const WeightFormat& format, const mx::arr
 }
 
 mx::array row_contiguous(const mx::array& a, mx::StreamOrDevice s) {
-  // Flags are known only once the array is evaluated.
-  if (a.is_available() && a.flags().row_contiguous) {
-    return a;
+  return is_row_contiguous(a) ? a : mx::contiguous(a, false, s);
+}
+
+void release_inputs_of_siblings(const std::vector<mx::array>& inputs,
+                                std::vector<mx::array>& outputs) {
+  for (mx::array& output : outputs) {
+    if (&output.inputs() != &inputs && !output.is_tracer()) {
+      output.inputs().clear();
+    }
   }
-  return mx::contiguous(a, false, s);
 }
 
 cpu::Element element_of(const mx::Dtype& dtype) {

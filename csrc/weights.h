@@ -58,8 +58,21 @@ void check_weight(std::string_view op, const WeightFormat& format, const mx::arr
 
 void check_floating(std::string_view op, std::string_view name, const mx::array& a);
 
+// An RMSNorm of x that is part of the product: x · weight / √(mean x² + eps), weight [K], in fp32
+// and not rounded before the product.
+struct Norm {
+  mx::array weight;
+  float eps;
+};
+
 // `a` itself where it is known to be row-contiguous, else a node that makes it so.
 mx::array row_contiguous(const mx::array& a, mx::StreamOrDevice s);
+
+// Lets an input of a primitive with several outputs be donated to one of them: each output holds
+// all the inputs, so with two of them nothing would ever be donatable. For the begin of an eval,
+// with its own arguments; the outputs that are not evaluated through need their inputs no more.
+void release_inputs_of_siblings(const std::vector<mx::array>& inputs,
+                                std::vector<mx::array>& outputs);
 
 MIXBIT_API cpu::Element element_of(const mx::Dtype& dtype);
 mx::Dtype dtype_of(cpu::Element element);

@@ -237,6 +237,7 @@ class AttentionCase:
     mask: str = "none"
     dtype: str = "float32"
     spread: float = 1.0
+    gated: bool = False
 
     def run(self) -> float:
         """Relative error of the output."""
@@ -260,8 +261,11 @@ class AttentionCase:
         slope = -0.1 * np.arange(self.S, dtype=np.float32)
         masks["float"] = (mx.array(slope).astype(dtype), double(mx.array(slope).astype(dtype)))
         given, added = masks[self.mask]
-        y = ops.attention(q, k, v, scale=self.D**-0.5, mask=given)
+        gate = random(self.H, self.T).swapaxes(1, 2) if self.gated else None
+        y = ops.attention(q, k, v, scale=self.D**-0.5, mask=given, gate=gate)
         want = softmax_attention(double(q), double(k), double(v), self.D**-0.5, added)
+        if gate is not None:
+            want = want / (1 + np.exp(-double(gate).swapaxes(1, 2)))
         return relative_error(y, want)
 
 
@@ -275,6 +279,58 @@ def attention_cases() -> Iterator[AttentionCase]:
     yield AttentionCase(1, 8, 2, 90, 90, 256, "causal", spread=2.0)
     for dtype in ("float16", "bfloat16"):
         yield AttentionCase(2, 4, 2, 33, 70, 64, "causal", dtype)
+        yield AttentionCase(2, 4, 2, 33, 70, 60, "causal", dtype, gated=True)
+    for T in (1, 37):
+        yield AttentionCase(3, 6, 2, T, 70, 40, "bool", gated=True)
+
+
+def norm_and_turn(
+    x: np.ndarray, weight: np.ndarray, eps: float, dims: int, base: float, first: np.ndarray
+) -> np.ndarray:
+    """RMSNorm and rotary embedding of x [B, T, H, D] in fp64, as [B, H, T, D]."""
+    n = x * weight / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+    position = first[:, None] + np.arange(x.shape[1])
+    angle = position[..., None] * base ** (-2 * np.arange(dims // 2) / dims)
+    turn = np.exp(1j * angle)[:, :, None]  # a pair of values as one complex number
+    pair = (n[..., : dims // 2] + 1j * n[..., dims // 2 : dims]) * turn
+    return np.concatenate([pair.real, pair.imag, n[..., dims:]], -1).swapaxes(1, 2)
+
+
+@dataclass(frozen=True)
+class NormRopeCase:
+    """RMSNorm and rotary embedding; ``offset`` is of all rows, or differs from row to row."""
+
+    B: int
+    T: int
+    H: int
+    D: int
+    dims: int
+    dtype: str = "float32"
+    offset: int | tuple[int, ...] = 0
+
+    def run(self) -> float:
+        """Relative error of the output."""
+        rng = np.random.default_rng([self.B, self.T, self.H, self.D, self.dims])
+        a = rng.standard_normal((self.B, self.T, self.H, 2 * self.D), dtype=np.float32)
+        x = mx.array(a).astype(DTYPES[self.dtype])[..., : self.D]  # a gate lies beside each head
+        weight = mx.array(1 + rng.standard_normal(self.D, dtype=np.float32) / 4)
+        offset = mx.array(self.offset) if isinstance(self.offset, tuple) else self.offset
+        norm = ops.Norm(weight, 1e-6)
+        y = ops.norm_rope(x, norm, dims=self.dims, base=1e6, offset=offset)
+        first = np.broadcast_to(np.asarray(self.offset), self.B)
+        return relative_error(
+            y, norm_and_turn(double(x), double(weight), 1e-6, self.dims, 1e6, first)
+        )
+
+
+def norm_rope_cases() -> Iterator[NormRopeCase]:
+    """Partial and whole rotations, far positions, rows at positions of their own."""
+    for dims in (2, 16, 40):
+        yield NormRopeCase(2, 5, 3, 40, dims)
+    yield NormRopeCase(1, 1, 8, 256, 64, offset=200_000)
+    yield NormRopeCase(3, 70, 2, 64, 16, offset=(-7, 0, 1000))
+    for dtype in ("float16", "bfloat16"):
+        yield NormRopeCase(2, 9, 4, 256, 64, dtype, offset=12)
 
 
 def product_failures() -> list[str]:
@@ -295,7 +351,7 @@ def failures() -> list[str]:
             failed.append(f"{delta}: y {y:.2e}, state {state:.2e}")
     failed += [
         f"{case}: {error:.2e}"
-        for case in attention_cases()
+        for case in (*attention_cases(), *norm_rope_cases())
         if not (error := case.run()) <= TOLERANCE[case.dtype]
     ]
     return failed

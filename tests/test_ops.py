@@ -784,15 +784,22 @@ def test_a_step_of_attention_does_not_depend_on_the_others() -> None:
         assert mx.array_equal(alone[:, :, 0], whole[:, :, step])
 
 
+def gated_attention(q, k, v, gate, **how) -> mx.array:
+    """Of MLX operations."""
+    y = mx.fast.scaled_dot_product_attention(q, k, v, **how)
+    return y * mx.sigmoid(gate.swapaxes(1, 2))
+
+
 @pytest.mark.parametrize("mask", [None, "causal", mx.array([[True] * 8 + [False]] * 6)])
 def test_attention_gradients_agree_with_mlx(mask: mx.array | str | None) -> None:
     def gradients(attention) -> list[mx.array]:
-        def loss(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
-            return (attention(q, k, v, scale=0.25, mask=mask) ** 2).sum()
+        def loss(q: mx.array, k: mx.array, v: mx.array, gate: mx.array) -> mx.array:
+            return (attention(q, k, v, gate=gate, scale=0.25, mask=mask) ** 2).sum()
 
-        return mx.grad(loss, argnums=(0, 1, 2))(*attention_inputs())
+        gate = random(1, 6, 4, 16, seed=3)
+        return mx.grad(loss, argnums=(0, 1, 2, 3))(*attention_inputs(), gate)
 
-    ours, theirs = gradients(ops.attention), gradients(mx.fast.scaled_dot_product_attention)
+    ours, theirs = gradients(ops.attention), gradients(gated_attention)
     for a, b in zip(ours, theirs, strict=True):
         assert mx.allclose(a, b, atol=1e-5)
 
@@ -818,3 +825,82 @@ def test_wrong_attention_says_what_is_wrong(change, message) -> None:
 def test_a_mask_that_does_not_broadcast_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\(6,8\)"):
         ops.attention(*attention_inputs(), scale=0.25, mask=mx.ones((6, 8), mx.bool_))
+
+
+def test_a_gate_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the gate must have shape \(1, 6, 4, 16\)"):
+        ops.attention(*attention_inputs(), scale=0.25, gate=random(1, 4, 6, 16))
+
+
+# ---- norm and rotary embedding ------------------------------------------------------------------
+
+
+def turned_by_mlx(x: mx.array, norm: ops.Norm, *, dims: int, base: float, offset) -> mx.array:
+    heads = mx.fast.rms_norm(x, norm.weight, norm.eps).swapaxes(1, 2)
+    return mx.fast.rope(heads, dims, traditional=False, base=base, scale=1.0, offset=offset)
+
+
+@pytest.mark.parametrize("offset", [5, mx.array([2, 9])])
+def test_norm_rope_and_its_gradients_agree_with_mlx(offset: int | mx.array) -> None:
+    def of(turned) -> list[mx.array]:
+        def loss(x: mx.array, weight: mx.array) -> mx.array:
+            y = turned(x, ops.Norm(weight, 1e-6), dims=8, base=1e4, offset=offset)
+            return (y * random(*y.shape, seed=7)).sum()
+
+        value, gradients = mx.value_and_grad(loss, argnums=(0, 1))(
+            random(2, 5, 3, 24), random(24, seed=1)
+        )
+        return [value, *gradients]
+
+    for a, b in zip(of(ops.norm_rope), of(turned_by_mlx), strict=True):
+        assert mx.allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": random(5, 3, 24)}, "steps, heads, head_dim"),
+        ({"norm": ops.Norm(random(23), 1e-6)}, r"the norm's weight must have shape \(24,\)"),
+        ({"dims": 7}, "dims must be even"),
+        ({"dims": 26}, "at most the head_dim 24"),
+        ({"offset": mx.array([1, 2, 3])}, "offset must be one integer"),
+    ],
+)
+def test_wrong_norm_rope_says_what_is_wrong(change, message) -> None:
+    inputs = {"x": random(2, 5, 3, 24), "norm": ops.Norm(random(24), 1e-6), "dims": 8}
+    with pytest.raises(ValueError, match=message):
+        ops.norm_rope(**inputs | {"base": 1e4} | change)
+
+
+# ---- buffers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_state_that_nobody_holds_is_updated_in_place(held: bool) -> None:
+    inputs = net_inputs(1, 2, 4, 64, 64)
+    state = inputs["state"] = mx.ones((2, 4, 64, 64))
+    mx.eval(inputs)
+    _, _, after = ops.delta_net(**inputs)
+    del inputs["state"]
+    if not held:
+        del state
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    mx.eval(after)
+    assert (mx.get_peak_memory() - before >= after.nbytes) == held
+    assert not held or mx.array_equal(state, mx.ones_like(state))
+
+
+def test_inputs_of_any_strides_give_the_same_bits() -> None:
+    x, w = random(6, 40, 64), ops.Weight(random(24, 64, seed=1))
+    turned = mx.transpose(mx.contiguous(mx.transpose(x, (1, 0, 2))), (1, 0, 2))
+    (want,) = ops.matmul(x, [w])
+    for same in (turned, mx.concatenate([x, x])[6:], turned + 0):
+        (got,) = ops.matmul(same, [w])
+        assert mx.array_equal(got, want)
+    # A product's own result, and a view of it, go on as they are.
+    square = ops.Weight(random(64, 64, seed=2))
+    (y,) = ops.matmul(x, [square])
+    (again,) = ops.matmul(y.reshape(240, 64)[::2].reshape(120, 64), [square])
+    (whole,) = ops.matmul(mx.array(np.array(y)).reshape(240, 64), [square])
+    assert mx.array_equal(again, whole[::2])

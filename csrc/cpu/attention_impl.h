@@ -199,10 +199,21 @@ static void attention(const Attention& p, int b, int kv_head, int step0, int ste
   for (int row = 0; row < rows; ++row) {
     // A row that may see nothing gives zeros.
     const float inverse = sums[row] > 0.f ? 1.f / sums[row] : 0.f;
-    const int head = kv_head * group + row / steps;
-    const size_t y = ((static_cast<size_t>(b) * p.T + step0 + row % steps) * p.H + head) * p.D;
+    const int head = kv_head * group + row / steps, step = step0 + row % steps;
+    float* o = out + row * D;
+    scale_row(o, p.D, inverse);
+    if (p.gate.data != nullptr) {
+      float* gate = k;  // the block of keys has served
+      const int64_t at =
+          b * p.gate.batch_stride + head * p.gate.head_stride + step * p.gate.step_stride;
+      gather(p.gate, p.element, at, 1, p.D, D, 1.f, gate);
+      for (int d = 0; d < p.D; ++d) {
+        o[d] *= sigmoid(gate[d]);
+      }
+    }
+    const size_t y = ((static_cast<size_t>(b) * p.T + step) * p.H + head) * p.D;
     for (int d = 0; d < p.D; ++d) {
-      store_element(p.y, p.element, y + d, out[row * D + d] * inverse);
+      store_element(p.y, p.element, y + d, o[d]);
     }
   }
 }

@@ -33,12 +33,6 @@ static inline void convolve(const T* const* rows, int taps, const float* weights
   }
 }
 
-static inline void scale_row(float* row, int count, float factor) {
-  for (int i = 0; i < count; ++i) {
-    row[i] *= factor;
-  }
-}
-
 template <class T>
 static void mix_head(const DeltaNet& p, int b, int head, int t0, int t1) {
   const int C = 2 * p.Hk * p.Dk + p.Hv * p.Dv;

@@ -132,11 +132,13 @@ struct AttentionInput {
   int64_t batch_stride, head_stride, step_stride, value_stride;
 };
 
-// y[b, t, h] = Σ_s softmax_s(scale q[b, h, t] · k[b, h', s] + mask) v[b, h', s],  h' = h / (H / Hk)
+// y[b, t, h] = Σ_s softmax_s(scale q[b, h, t] · k[b, h', s] + mask) v[b, h', s],  h' = h / (H /
+// Hk), times the sigmoid of a gate where there is one
 struct Attention {
   int B, H, Hk, T, S, D;
   AttentionInput q, k, v;
-  Element element;  // of q, k, v and y
+  AttentionInput gate;  // data null without one
+  Element element;      // of q, k, v, gate and y
   float scale;
   bool causal;       // step t sees keys up to t + S − T
   const void* mask;  // broadcast to [B, H, T, S] by its strides, or null

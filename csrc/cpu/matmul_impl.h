@@ -178,9 +178,11 @@ static inline void direct_tile(const Matmul& p, int m, int n) {
     }
   }
   for (int r = 0; r < R; ++r) {
+    float sums[C];
     for (int c = 0; c < C; ++c) {
-      write(p, m + r, n + c, acc[r][c].sum());
+      sums[c] = acc[r][c].sum();
     }
+    write_row(p, m + r, n, C, sums);
   }
 }
 
@@ -276,10 +278,12 @@ static void panel(const Matmul& p, int m0, int m1, int n0, int n1, float* scratc
       panel_columns<1>(x, p.x_stride, decoded, depth, columns, sums);
     }
   }
-  for (int m = m0; m < m1; ++m) {
+  for (int m = m0; m < m1; ++m, acc += kPanelColumns * kLanes) {
+    float sums[kPanelColumns];
     for (int c = 0; c < columns; ++c) {
-      write(p, m, n0 + c, Vec::load(acc + ((m - m0) * kPanelColumns + c) * kLanes).sum());
+      sums[c] = Vec::load(acc + c * kLanes).sum();
     }
+    write_row(p, m, n0, columns, sums);
   }
 }
 

@@ -179,8 +179,9 @@ struct LastQuad {
   }
 };
 
+// sums[r · kPanelColumns] = row m + r times column n.
 template <int bits, int group, int R>
-static void int16_column(const Matmul& p, int m, int n) {
+static void int16_column(const Matmul& p, int m, int n, float* sums) {
   const int groups = p.K / group, whole = groups / kQuad * kQuad;
   const uint8_t* codes =
       static_cast<const uint8_t*>(p.w.data) + n * (static_cast<size_t>(p.K / 8) * bits);
@@ -204,14 +205,21 @@ static void int16_column(const Matmul& p, int m, int n) {
     add_quad<bits, group, R>(p, m, g, w, y);
   }
   for (int r = 0; r < R; ++r) {
-    write(p, m + r, n, (y[r][0] + y[r][2]) + (y[r][1] + y[r][3]));
+    sums[r * kPanelColumns] = (y[r][0] + y[r][2]) + (y[r][1] + y[r][3]);
   }
 }
 
 template <int bits, int group, int R>
 static void int16_row_tile(const Matmul& p, int m, int n0, int n1) {
-  for (int n = n0; n < n1; ++n) {
-    int16_column<bits, group, R>(p, m, n);
+  for (int n = n0; n < n1; n += kPanelColumns) {
+    const int columns = n1 - n < kPanelColumns ? n1 - n : kPanelColumns;
+    float sums[R][kPanelColumns];
+    for (int c = 0; c < columns; ++c) {
+      int16_column<bits, group, R>(p, m, n + c, sums[0] + c);
+    }
+    for (int r = 0; r < R; ++r) {
+      write_row(p, m + r, n, columns, sums[r]);
+    }
   }
 }
 

@@ -18,6 +18,12 @@ static inline float dot(const float* a, const float* b, int count) {
   return total;
 }
 
+static inline void scale_row(float* row, int count, float factor) {
+  for (int i = 0; i < count; ++i) {
+    row[i] *= factor;
+  }
+}
+
 static inline float sigmoid(float x) {
   return 1.f / (1.f + __builtin_expf(-x));
 }

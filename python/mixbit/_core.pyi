@@ -52,9 +52,14 @@ def delta_net(qkv: mlx.core.array, z: mlx.core.array, a: mlx.core.array, b: mlx.
     GatedDeltaNet between its projections: (y [B, T, Hv, Dv], convolution's state, state), with keep_steps the states after all steps.
     """
 
-def attention(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, *, scale: float, causal: bool = False, mask: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
+def attention(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, *, scale: float, causal: bool = False, mask: mlx.core.array | None = None, gate: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
     """
-    softmax(scale q kᵀ + mask) v: q [B, H, T, D], k and v [B, Hk, S, D] -> [B, H, T, D].
+    softmax(scale q kᵀ + mask) v, times sigmoid(gate): q [B, H, T, D], k and v [B, Hk, S, D], gate [B, T, H, D] -> [B, H, T, D].
+    """
+
+def norm_rope(x: mlx.core.array, norm: Norm, *, dims: int, base: float, scale: float, offset: int | mlx.core.array, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
+    """
+    RMSNorm of heads and the rotation of their first dims values: x [B, T, H, D] -> [B, H, T, D].
     """
 
 def kl_divergence(p_hidden: mlx.core.array, p_head: Weight, q_hidden: mlx.core.array, q_head: Weight | None, targets: mlx.core.array, *, vocabulary: int, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:

@@ -35,6 +35,7 @@ __all__ = [
     "kl_divergence",
     "linear",
     "matmul",
+    "norm_rope",
     "quantize_search",
     "quantized_matmul",
     "route",
@@ -240,6 +241,41 @@ def route(logits: mx.array, slots: int, *, normalise: bool) -> tuple[mx.array, m
     return stock.route(logits, slots, normalise) if chosen is None else tuple(chosen)
 
 
+def norm_rope(
+    x: mx.array,
+    norm: Norm,
+    *,
+    dims: int,
+    base: float,
+    scale: float = 1.0,
+    offset: int | mx.array = 0,
+) -> mx.array:
+    """RMSNorm of attention heads, then rotary position embedding of their first ``dims`` values.
+
+    Values i and i + dims/2 of a normalised head turn by (offset + t) * scale * base ** (-2i / dims)
+    (``nn.RoPE`` with ``traditional=False``); the values from ``dims`` on stay.
+
+    Args:
+        x: [B, T, H, D] of a floating dtype; any strides.
+        norm: weight [D] and eps.
+        dims: even, at most D.
+        base: of the frequencies.
+        scale: of the positions.
+        offset: position of the first step, for all rows or int [B].
+
+    Returns:
+        [B, H, T, D] in the dtype of ``x``, rounded once. Differentiable in ``x`` and the weight.
+
+    Raises:
+        ValueError: for shapes or dtypes that do not fit together.
+    """
+    if (core := native_here()) is not None:
+        native = core.Norm(norm.weight, norm.eps)
+        return core.norm_rope(x, native, dims=dims, base=base, scale=scale, offset=offset)
+    heads = mx.fast.rms_norm(x, norm.weight, norm.eps).swapaxes(1, 2)
+    return mx.fast.rope(heads, dims, traditional=False, base=base, scale=scale, offset=offset)
+
+
 def attention(
     q: mx.array,
     k: mx.array,
@@ -247,6 +283,7 @@ def attention(
     *,
     scale: float,
     mask: mx.array | str | None = None,
+    gate: mx.array | None = None,
 ) -> mx.array:
     """Scaled dot-product attention with grouped heads, as ``mx.fast.scaled_dot_product_attention``.
 
@@ -256,18 +293,22 @@ def attention(
         scale: factor of the scores, usually ``D ** -0.5``.
         mask: ``"causal"`` (step t sees the keys up to t + S - T), a bool array (true is seen) or a
             floating one (added to the scores), broadcasting to [B, H, T, S]; ``None`` for all keys.
+        gate: [B, T, H, D] in the dtype of ``q``, any strides: the result is multiplied by its
+            sigmoid.
 
     Returns:
         [B, H, T, D] in the dtype of ``q``; 0 in a row that may see nothing. Differentiable in
-        ``q``, ``k`` and ``v``.
+        all but the mask.
 
     Raises:
         ValueError: for shapes or dtypes that do not fit together.
     """
     if (core := native_here()) is not None:
         causal = isinstance(mask, str) and mask == "causal"
-        return core.attention(q, k, v, scale=scale, causal=causal, mask=None if causal else mask)
-    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+        seen = None if causal else mask
+        return core.attention(q, k, v, scale=scale, causal=causal, mask=seen, gate=gate)
+    y = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+    return y if gate is None else y * mx.sigmoid(gate.swapaxes(1, 2))
 
 
 def gated_delta(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx_lm.models import qwen3_next
 
 from mixbit import ops
@@ -42,11 +43,24 @@ class Attention(qwen3_next.Qwen3NextAttention):
         queries, gate = mx.split(q.reshape(B, T, self.num_attention_heads, -1), 2, axis=-1)
         keys, values = (t.reshape(B, T, self.num_key_value_heads, -1) for t in (k, v))
         offset = 0 if cache is None else cache.offset
-        queries = self.rope(self.q_norm(queries).transpose(0, 2, 1, 3), offset=offset)
-        keys = self.rope(self.k_norm(keys).transpose(0, 2, 1, 3), offset=offset)
+        queries = self._rotated(queries, self.q_norm, offset)
+        keys = self._rotated(keys, self.k_norm, offset)
         values = values.transpose(0, 2, 1, 3)
         if cache is not None:
             keys, values = cache.update_and_fetch(keys, values)
-        y = ops.attention(queries, keys, values, scale=self.scale, mask=mask)
-        y = y.transpose(0, 2, 1, 3).reshape(B, T, -1)
-        return add_product(residual, y * mx.sigmoid(gate.reshape(B, T, -1)), self.o_proj)
+        y = ops.attention(queries, keys, values, scale=self.scale, mask=mask, gate=gate)
+        return add_product(residual, y.swapaxes(1, 2).reshape(B, T, -1), self.o_proj)
+
+    def _rotated(self, heads: mx.array, norm: nn.RMSNorm, offset: int | mx.array) -> mx.array:
+        """[B, T, H, D] -> [B, H, T, D], normalised and turned."""
+        rope = self.rope
+        if type(rope) is not nn.RoPE or rope.traditional:  # scaled ones choose their frequencies
+            return rope(norm(heads).swapaxes(1, 2), offset=offset)
+        return ops.norm_rope(
+            heads,
+            ops.Norm(norm.weight, norm.eps),
+            dims=rope.dims,
+            base=rope.base,
+            scale=rope.scale,
+            offset=offset,
+        )
