@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from codec import Codec, load_jsonl, pack
 from fast_forward import fast_hidden
-from model import build_config, build_model
+from model import SIZES, build_config, build_model
 from scoring import document_loss, exact_match
 from torch.nn import functional
 
@@ -84,8 +84,11 @@ class Run:
         )
         self.prompts = load_jsonl(args.data / "tool_eval.jsonl")
         self.order = np.random.default_rng(args.seed).permutation(len(self.ids))
-        config = build_config(eos_token_id=self.codec.end, pad_token_id=self.codec.end_of_text)
-        self.model = build_model(config, args.seed)
+        size = SIZES[args.size]
+        config = build_config(
+            size, eos_token_id=self.codec.end, pad_token_id=self.codec.end_of_text
+        )
+        self.model = build_model(size, config, args.seed)
         self.optimiser = self._optimiser()
         self.step, self.seen = 0, 0
         self.smooth: float | None = None
@@ -185,6 +188,7 @@ class Run:
     def save(self) -> None:
         """Write the checkpoint beside the old one, then put it in its place."""
         state = {
+            "size": self.args.size,
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "step": self.step,
@@ -237,6 +241,7 @@ def arguments() -> argparse.Namespace:
     add("--tokenizer", type=Path, required=True, help="folder with tokenizer and chat template")
     add("--data", type=Path, required=True, help="folder with the held-out splits")
     add("--work", type=Path, required=True, help="folder for checkpoints and the log")
+    add("--size", choices=SIZES, default="qwen3_5", help="which of the tiny models")
     add("--steps", type=int, default=6000)
     add("--stop-at", type=int, default=-1, help="save and end at this step, to --resume later")
     add("--minutes", type=float, default=0.0, help="time limit that drives the schedule (0: none)")

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from types import FrameType
 
 from mixbit import __version__
-from mixbit.cli import bench, calibrate, demo, generate, kld, plan, quantize
+from mixbit.cli import bench, calibrate, demo, generate, kld, plan, quantize, search
 from mixbit.errors import MixbitError
 
-_COMMANDS = (demo, plan, calibrate, quantize, generate, kld, bench)
+_COMMANDS = (demo, plan, calibrate, quantize, search, generate, kld, bench)
 
 
 def build_parser() -> argparse.ArgumentParser:

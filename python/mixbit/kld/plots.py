@@ -18,7 +18,7 @@ from mixbit.plan import Plan
 from mixbit.plan.picture import heat_map
 
 # Okabe and Ito's colours, told apart by colour-blind eyes and on light and dark alike.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f")
 _INK = "#010203"  # stands for the page's own text colour
 
 
@@ -37,7 +37,7 @@ def histogram(candidates: Sequence[Candidate]) -> str:
         axes.set_ylabel("tokens")
         _legend(axes, candidates)
 
-    return _svg("histogram", draw)
+    return picture("histogram", draw)
 
 
 def tail(candidates: Sequence[Candidate]) -> str:
@@ -58,7 +58,7 @@ def tail(candidates: Sequence[Candidate]) -> str:
         axes.set_ylabel("share of tokens above")
         _legend(axes, candidates)
 
-    return _svg("tail", draw)
+    return picture("tail", draw)
 
 
 def by_position(candidates: Sequence[Candidate]) -> str:
@@ -78,7 +78,7 @@ def by_position(candidates: Sequence[Candidate]) -> str:
         axes.set_ylabel("mean KLD, nats (95 %)")
         _legend(axes, candidates)
 
-    return _svg("position", draw)
+    return picture("position", draw)
 
 
 def pareto(candidates: Sequence[Candidate], comparison: dict[str, Any]) -> str:
@@ -97,7 +97,7 @@ def pareto(candidates: Sequence[Candidate], comparison: dict[str, Any]) -> str:
         axes.set_xlabel("GB")
         axes.set_ylabel("mean KLD, nats (95 %)")
 
-    return _svg("pareto", draw)
+    return picture("pareto", draw)
 
 
 def plan_map(plan: Plan, index: int) -> str:
@@ -106,7 +106,8 @@ def plan_map(plan: Plan, index: int) -> str:
         return _text(heat_map(plan))
 
 
-def _svg(name: str, draw: Callable[[Any], None]) -> str:
+def picture(name: str, draw: Callable[[Any], None]) -> str:
+    """What ``draw`` makes of a pair of axes; ``name`` is unlike that of any other of the page."""
     with _style(name):
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         axes = figure.subplots()
@@ -159,7 +160,7 @@ def _positive(candidate: Candidate) -> Any:
 
 def _coloured(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, str]]:
     for index, candidate in enumerate(candidates):
-        yield candidate, _COLOURS[index % len(_COLOURS)]
+        yield candidate, COLOURS[index % len(COLOURS)]
 
 
 def _legend(axes: Any, candidates: Sequence[Candidate]) -> None:

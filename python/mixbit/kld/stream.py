@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -144,6 +144,18 @@ class Stream:
         if begin < len(self.windows):
             units.append(range(begin, len(self.windows)))
         return units
+
+    def only(self, documents: Sequence[int]) -> Stream:
+        """The stream of some of the documents, in the order given."""
+        spans = [self.tokens[self.offsets[d] : self.offsets[d + 1]] for d in documents]
+        chosen = np.array(documents, np.int64)
+        return replace(
+            self,
+            tokens=np.concatenate([np.zeros(0, np.int32), *spans]),
+            offsets=np.cumsum([0, *map(len, spans)], dtype=np.int64),
+            answers=self.answers[chosen],
+            kinds=self.kinds[chosen],
+        )
 
     def unit_rows(self, unit: range) -> slice:
         """The scored tokens of a unit among all."""

@@ -14,18 +14,22 @@ from mixbit.nn.attention import Attention
 from mixbit.nn.gated_delta_net import GatedDeltaNet, Qwen3NextGatedDeltaNet
 from mixbit.nn.mlp import MLP
 
-__all__ = ["DecoderLayer", "Qwen3NextDecoderLayer"]
+__all__ = ["DecoderLayer", "Qwen3NextDecoderLayer", "feed", "mix"]
 
 _MIXERS = (Attention, GatedDeltaNet, Qwen3NextGatedDeltaNet)
 
 
-def _forward(layer: Any, x: mx.array, mask: mx.array | str | None, cache: Any | None) -> mx.array:
+def mix(layer: Any, x: mx.array, mask: mx.array | str | None, cache: Any | None) -> mx.array:
+    """The first half of a decoder layer, up to the sum after its mixer; all [B, T, hidden]."""
     mixer = layer.linear_attn if layer.is_linear else layer.self_attn
     # A subclass of somebody's may do something else when it is called.
     if type(mixer) in _MIXERS:
-        h = mixer.forward(x, mask, cache, layer.input_layernorm, x)
-    else:
-        h = x + mixer(layer.input_layernorm(x), mask, cache)
+        return mixer.forward(x, mask, cache, layer.input_layernorm, x)
+    return x + mixer(layer.input_layernorm(x), mask, cache)
+
+
+def feed(layer: Any, h: mx.array) -> mx.array:
+    """The second half of a decoder layer, with its MLP or experts; all [B, T, hidden]."""
     if type(layer.mlp) is MLP:
         return layer.mlp.forward(h, layer.post_attention_layernorm, h)
     return h + layer.mlp(layer.post_attention_layernorm(h))
@@ -37,7 +41,7 @@ class DecoderLayer(qwen3_5.DecoderLayer):
     def __call__(
         self, x: mx.array, mask: mx.array | str | None = None, cache: Any | None = None
     ) -> mx.array:
-        return _forward(self, x, mask, cache)
+        return feed(self, mix(self, x, mask, cache))
 
 
 class Qwen3NextDecoderLayer(qwen3_next.Qwen3NextDecoderLayer):
@@ -46,4 +50,4 @@ class Qwen3NextDecoderLayer(qwen3_next.Qwen3NextDecoderLayer):
     def __call__(
         self, x: mx.array, mask: mx.array | str | None = None, cache: Any | None = None
     ) -> mx.array:
-        return _forward(self, x, mask, cache)
+        return feed(self, mix(self, x, mask, cache))

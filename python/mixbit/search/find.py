@@ -1,0 +1,315 @@
+"""The search: the best plan under each budget, by measurement."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from mixbit.errors import MixbitError
+from mixbit.kld.ranks import ranks
+from mixbit.kld.reference import Data
+from mixbit.kld.stream import Protocol, Stream
+from mixbit.plan import Plan, check
+from mixbit.search.choices import ROUTER_FLOOR, Choices
+from mixbit.search.journal import Journal
+from mixbit.search.knapsack import Choice
+from mixbit.search.result import Found, Point, SearchResult, Tried
+from mixbit.search.score import Counts, Score
+from mixbit.search.swap import Change, Packing
+from mixbit.search.sweep import Workplace
+from mixbit.search.table import Sensitivity
+from mixbit.search.trials import Trials
+
+JOB_SCHEMA = "mixbit.search-job/1"
+_FRONT = 24
+"""Points of the predicted front."""
+
+Progress = Callable[[int, str], None]
+
+
+def search(
+    model: str | Path,
+    table: Sensitivity | str | Path,
+    data: Data,
+    out: str | Path,
+    *,
+    bpw: Sequence[float] = (),
+    nbytes: Sequence[int] = (),
+    against: Sequence[Plan | str | Path] = (),
+    tie: str | None = None,
+    floors: Mapping[str, int] = ROUTER_FLOOR,
+    candidates: int = 6,
+    pairs: int = 6,
+    packing: Packing | None = None,
+    num_samples: int | None = None,
+    window: int | None = 512,
+    score: str = "half",
+    batch_size: int = 8,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Find plans of least KLD under budgets, from measured sensitivities, and measure them.
+
+    For each budget the sum of sensitivities is minimised exactly. The ``pairs`` groups that
+    contribute most to it are then measured two by two, and what both together add or save enters
+    the sum; the best ``candidates`` of that are measured as whole plans, and the best measured one
+    is what is found. A plan given to compare with takes part: if it keeps the budget and measures
+    lower than everything else, it is what is found. For each such plan, besides, the smallest plan
+    that measures no higher is looked for. Its size is a budget if none is given.
+
+    If the run ends early, the same call goes on from the measurements that were finished.
+
+    Args:
+        model: folder or hub id of the model that was measured.
+        table: what :func:`mixbit.search.sensitivity` found, or its folder.
+        data: text to measure plans over, as for :func:`mixbit.kld.measure`.
+        out: folder to make: ``plan-N.json`` for each budget, ``search.json``, ``report.html``.
+        bpw: budgets in bits per weight, scales and all parameters included.
+        nbytes: budgets in bytes of all tensors.
+        against: plans or recipes to compare with.
+        tie: what is chosen as one: the grain of the table, or a coarser one.
+        floors: patterns of module paths to the least bits there.
+        candidates: whole plans to measure for each budget.
+        pairs: groups to measure two by two, for each budget.
+        packing: how weights are packed; round to nearest if None.
+        num_samples, window, score: as for :func:`mixbit.kld.measure`.
+        batch_size: windows run together.
+        progress: called with (measurements so far, what is measured).
+
+    Raises:
+        MixbitError: something given cannot be used, or a budget is too small for any plan.
+    """
+    begun = time.monotonic()
+    out = Path(out)
+    if not isinstance(table, Sensitivity):
+        table = Sensitivity.load(table)
+    if candidates < 1 or pairs < 0:
+        raise MixbitError("candidates must be at least 1, and pairs at least 0.")
+    place = Workplace.open(
+        model, data, num_samples, Protocol(window, score), packing or Packing(), batch_size
+    )
+    if place.identity()["model"] != dict(table.identity["model"]):
+        raise MixbitError(
+            f"The sensitivities are those of another model ({table.identity['model']['name']}); "
+            f"measure those of {model}."
+        )
+    choices = Choices(table, tie or table.by, floors)
+    inputs = [_input(source, place) for source in against]
+    limits = _limits(bpw, nbytes, inputs, place.structure.params)
+    journal = Journal(out, {"schema": JOB_SCHEMA, **place.identity()})
+    hunt = _Hunt(choices, _Bench(place, place.stream, journal, progress), candidates, pairs)
+    for limit in limits:
+        hunt.refuse_too_small(limit)
+    tried = [hunt.try_input(plan) for plan in inputs]
+    result = SearchResult(
+        identity=place.identity(),
+        table=table,
+        documents=int(np.count_nonzero(hunt.bench.counts.documents)),
+        tokens=int(hunt.bench.counts.documents.sum()),
+        inputs=tuple(tried),
+        found=tuple(hunt.under(limit, tried) for limit in limits),
+        smaller=tuple(hunt.smaller_than(one) for one in tried),
+        front=tuple(hunt.front(_FRONT)),
+        tried=tuple(hunt.tried.values()),
+        measured=hunt.bench.measured,
+        seconds=time.monotonic() - begun,
+    )
+    if ranks().index == 0:
+        result.save(out)
+    return result
+
+
+class _Bench:
+    """Whole plans and parts of them, measured over one stream."""
+
+    def __init__(
+        self, place: Workplace, stream: Stream, journal: Journal, progress: Progress | None
+    ) -> None:
+        self._place, self._stream, self._journal = place, stream, journal
+        self._progress = progress
+        self._trials: Trials | None = None
+        self.counts = Counts.of(stream)
+        self.measured = 0
+        """Measurements that were asked for, those of an earlier run included."""
+
+    def measure(self, changes: Sequence[Change], name: str) -> list[Score]:
+        """The score of each change."""
+        keys = list(map(_key, changes))
+        wanted = {k: c for k, c in zip(keys, changes, strict=True) if self._journal.get(k) is None}
+        for begin in self._order(wanted):
+            trials = self._at(begin[0])
+            some = {key: wanted[key] for key in begin[1]}
+            scores = trials.measure_all(list(some.values()))
+            self._journal.put(dict(zip(some, scores, strict=True)))
+            self._tell(len(some), name)
+        self.measured += len(keys) - len(wanted)
+        return [self._known(key) for key in keys]
+
+    def _order(self, wanted: Mapping[str, Change]) -> list[tuple[int, list[str]]]:
+        """Changes by the stage that they begin at, as many together as there are ranks."""
+        stages = self._place.stages
+        by_stage: dict[int, list[str]] = {}
+        for key, change in wanted.items():
+            begins = [stages.stage_of(path) for path, spec in change.items() if spec is not None]
+            by_stage.setdefault(min(begins, default=stages.head), []).append(key)
+        step = ranks().count
+        return [
+            (stage, keys[at : at + step])
+            for stage, keys in sorted(by_stage.items())
+            for at in range(0, len(keys), step)
+        ]
+
+    def _at(self, stage: int) -> Trials:
+        """Trials whose present stage is the given one."""
+        if self._trials is None or self._trials.stage > stage:
+            self._trials = self._place.trials(self._stream)
+        self._trials.advance(stage)
+        return self._trials
+
+    def _known(self, key: str) -> Score:
+        score = self._journal.get(key)
+        assert score is not None
+        return score
+
+    def _tell(self, count: int, name: str) -> None:
+        self.measured += count
+        if self._progress is not None:
+            self._progress(self.measured, name)
+
+
+class _Hunt:
+    """What has been tried, and what is known of pairs."""
+
+    def __init__(self, choices: Choices, bench: _Bench, candidates: int, pairs: int) -> None:
+        self._choices, self.bench = choices, bench
+        self._candidates, self._most = candidates, pairs
+        self._pairs: dict[tuple[int, int, int, int], float] = {}
+        self.tried: dict[Choice, Tried] = {}
+
+    def refuse_too_small(self, limit: int) -> None:
+        """Refuse a budget that nothing fits."""
+        knapsack = self._choices.knapsack({})
+        smallest = knapsack.smallest(np.inf)
+        least = self._choices.fixed + (0 if smallest is None else knapsack.size(smallest))
+        if limit < least:
+            params = self._choices.params
+            raise MixbitError(
+                f"A budget of {limit:,} bytes ({8 * limit / params:.3f} bits per weight) cannot be "
+                f"met; the lowest widths take {least:,} ({8 * least / params:.3f})."
+            )
+
+    def try_input(self, plan: Plan) -> Tried:
+        """Measure a plan that was given."""
+        (score,) = self.bench.measure([dict(plan.modules)], plan.name)
+        return self._tried(plan, self._choices.predicted(plan), score)
+
+    def under(self, limit: int, inputs: Sequence[Tried]) -> Found:
+        """The best measured plan of at most ``limit`` bytes."""
+        room = limit - self._choices.fixed
+        first = self._choices.knapsack({}).best(room)
+        assert first is not None
+        self._try(first)
+        self._measure_pairs(first)
+        knapsack = self._choices.knapsack(self._pairs)
+        seen: list[Choice] = []
+        while len(seen) < self._candidates:
+            choice = knapsack.best(room, but=seen)
+            if choice is None:
+                break
+            self._try(choice, knapsack.value(choice))
+            seen.append(choice)
+        rivals = [one for one in [*self.tried.values(), *inputs] if one.nbytes <= limit]
+        return Found(limit, min(rivals, key=lambda one: one.mean))
+
+    def smaller_than(self, given: Tried) -> Tried:
+        """The smallest plan found that measures no higher than a given one."""
+        # What the sum says of a plan of that KLD, by what it said of those tried of about that.
+        near = min(
+            (one for one in self.tried.values() if one.predicted and one.mean > 0),
+            key=lambda one: abs(np.log(one.mean / max(given.mean, 1e-12))),
+            default=None,
+        )
+        aim = given.mean * (near.predicted / near.mean if near and near.predicted else 1.0)
+        knapsack = self._choices.knapsack(self._pairs)
+        for _ in range(self._candidates):
+            choice = knapsack.smallest(aim) if aim > 0 else None
+            if choice is None:
+                break
+            one = self._try(choice, knapsack.value(choice))
+            if one.mean <= 0 or not np.isfinite(one.mean):
+                break
+            aim = knapsack.value(choice) * given.mean / one.mean
+        fitting = [one for one in [*self.tried.values(), given] if one.mean <= given.mean]
+        return min(fitting, key=lambda one: (one.nbytes, one.mean))
+
+    def front(self, count: int) -> list[Point]:
+        """The least predicted KLD at sizes from the smallest to the largest packed ones."""
+        knapsack = self._choices.knapsack(self._pairs)
+        smallest, best = knapsack.smallest(np.inf), knapsack.best(np.inf)
+        assert smallest is not None and best is not None
+        points = []
+        for size in np.linspace(knapsack.size(smallest), knapsack.size(best), count):
+            choice = knapsack.best(int(size))
+            if choice is not None:
+                nbytes = knapsack.size(choice) + self._choices.fixed
+                points.append(Point(nbytes, knapsack.value(choice)))
+        return points
+
+    def _try(self, choice: Choice, predicted: float | None = None) -> Tried:
+        if choice not in self.tried:
+            value = self._choices.knapsack({}).value(choice) if predicted is None else predicted
+            plan = self._choices.plan(choice, "search", {"search": "mixbit"})
+            (score,) = self.bench.measure([self._choices.change(choice)], "a plan")
+            self.tried[choice] = self._tried(plan, value, score)
+        return self.tried[choice]
+
+    def _tried(self, plan: Plan, predicted: float | None, score: Score) -> Tried:
+        counts = self.bench.counts
+        return Tried(
+            plan, predicted, score.mean(counts), score.error(counts),
+            score.top1 / int(counts.documents.sum()),
+        )  # fmt: skip
+
+    def _measure_pairs(self, choice: Choice) -> None:
+        """Measure the groups that contribute most, alone and two by two."""
+        costs = [self._choices.cost(group, at) for group, at in enumerate(choice)]
+        order = sorted(range(len(costs)), key=lambda group: -costs[group])
+        most = sorted(group for group in order[: self._most] if costs[group] > 0)
+        sets = [*((group,) for group in most), *combinations(most, 2)]
+        changes = [self._choices.change(choice, only) for only in sets]
+        scores = self.bench.measure(changes, "pairs of groups")
+        mean = {
+            only: score.mean(self.bench.counts) for only, score in zip(sets, scores, strict=True)
+        }
+        for g, h in combinations(most, 2):
+            extra = mean[g, h] - mean[g,] - mean[h,]
+            if np.isfinite(extra):
+                self._pairs[g, choice[g], h, choice[h]] = extra
+
+
+def _key(change: Change) -> str:
+    packed = {path: str(spec) for path, spec in change.items() if spec is not None}
+    return hashlib.sha256(json.dumps(packed, sort_keys=True).encode()).hexdigest()
+
+
+def _input(source: Plan | str | Path, place: Workplace) -> Plan:
+    plan = source if isinstance(source, Plan) else Plan.load(source, model=place.structure)
+    check(plan, place.structure)
+    return Plan(plan.modules, plan.name, plan.provenance, place.structure)
+
+
+def _limits(
+    bpw: Sequence[float], nbytes: Sequence[int], inputs: Sequence[Plan], params: int
+) -> list[int]:
+    """Budgets in bytes, the smallest first."""
+    limits = [int(bits * params / 8) for bits in bpw] + list(nbytes)
+    if not limits:
+        limits = [plan.report()["bytes"] for plan in inputs]
+    if not limits:
+        raise MixbitError("A search needs a budget; give bits per weight, bytes or a plan's size.")
+    return sorted(set(limits))

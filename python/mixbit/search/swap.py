@@ -1,0 +1,72 @@
+"""Packed modules in the place of dense ones, for a while, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_unflatten
+
+from mixbit.calibration import Calibration
+from mixbit.plan import QuantSpec
+from mixbit.quantization.methods import Method, rtn
+
+Change = Mapping[str, QuantSpec | None]
+"""Module paths to what they are packed to; ``None`` and what is not named stay dense."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How weights are packed."""
+
+    method: Method = rtn
+    """In the affine mode; MLX's own packing serves the others."""
+    calibration: Calibration | None = None
+    """Statistics of what modules read, for methods that go by them."""
+
+    def pack(self, path: str, weight: mx.array, spec: QuantSpec) -> Sequence[mx.array]:
+        """Codes, scales and, in the affine mode, biases of a module's weight."""
+        if spec.mode != "affine":
+            return mx.quantize(weight, spec.group_size, spec.bits, mode=spec.mode)
+        statistics = None if self.calibration is None else self.calibration.of(path)
+        return self.method(weight, statistics, spec.bits, spec.group_size)
+
+    def identity(self) -> dict[str, Any]:
+        """What tells it from others, JSON-ready."""
+        return {
+            "name": getattr(self.method, "__name__", type(self.method).__name__),
+            "calibration": None if self.calibration is None else self.calibration.provenance,
+        }
+
+
+@contextmanager
+def swapped(model: nn.Module, change: Change, packing: Packing) -> Iterator[None]:
+    """The model with some of its modules packed; afterwards it has its own again."""
+    modules = dict(model.named_modules())
+    own = {path: modules[path] for path, spec in change.items() if spec is not None}
+    try:
+        for path, module in own.items():
+            spec = change[path]
+            assert spec is not None
+            _place(model, path, _packed(path, module, spec, packing))
+        yield
+    finally:
+        for path, module in own.items():
+            _place(model, path, module)
+
+
+def _packed(path: str, module: Any, spec: QuantSpec, packing: Packing) -> Any:
+    # Its own packing is never computed.
+    packed = module.to_quantized(group_size=spec.group_size, bits=spec.bits, mode=spec.mode)
+    parts = packing.pack(path, module.weight, spec)
+    for name, value in zip(("weight", "scales", "biases"), parts, strict=False):
+        packed[name] = value
+    return packed
+
+
+def _place(model: nn.Module, path: str, module: Any) -> None:
+    model.update_modules(tree_unflatten([(path, module)]))

@@ -1,0 +1,238 @@
+"""The search: within its budget, measured, and never worse than what it was given."""
+
+import itertools
+import json
+import re
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mixbit
+from kld_runs import run
+from mixbit.checkpoint import describe
+from mixbit.cli import main
+from mixbit.errors import MixbitError
+from mixbit.kld import stream as stream_module
+from mixbit.plan import Plan, QuantSpec
+from mixbit.search import SearchResult, Sensitivity, search
+from mixbit.search.choices import ROUTER_FLOOR, Choices
+from search_models import documents, save_small, sweep
+
+INPUTS = ("uniform-3", "unsloth-2026-03@3")
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of most tests."""
+    return save_small(tmp_path_factory.mktemp("search") / "small")
+
+
+@pytest.fixture(scope="module")
+def table(small: Path) -> Sensitivity:
+    """Its sensitivities."""
+    return sweep(small, small.parent / "sweep", by="layer-class", widths=(2, 3, 4, 8))
+
+
+@pytest.fixture(scope="module")
+def result(small: Path, table: Sensitivity) -> SearchResult:
+    """A search against two recipes, in the folder ``found``."""
+    return find(small, table, small.parent / "found", against=INPUTS)
+
+
+def find(model: Path, table: Sensitivity | Path, out: Path, **options: Any) -> SearchResult:
+    return search(
+        model, table, documents(), out,
+        **({"window": 32, "batch_size": 3, "candidates": 3, "pairs": 3} | options),
+    )  # fmt: skip
+
+
+def measured(model: Path, plan: Plan | str | Path, out: Path) -> float:
+    """What a checkpoint of the plan measures."""
+    mixbit.quantize(model, out, plan=plan)
+    result = mixbit.kld.measure(out, model, documents(), window=32, batch_size=3)
+    return float(result.summary()["mean"])
+
+
+def test_plans_keep_their_budgets_and_are_never_worse_than_what_was_given(
+    small: Path, result: SearchResult, tmp_path: Path
+) -> None:
+    sizes = {given.plan.name: given for given in result.inputs}
+    assert set(sizes) == set(INPUTS)
+    assert [found.limit for found in result.found] == sorted(g.nbytes for g in result.inputs)
+    for at, found in enumerate(result.found):
+        given = [g for g in result.inputs if g.nbytes <= found.limit]
+        assert found.best.nbytes <= found.limit
+        assert found.best.mean <= min(g.mean for g in given)
+        path = small.parent / "found" / result.file_of(found.limit)
+        assert found.best.nbytes == Plan.load(path).report()["bytes"]
+        assert measured(small, path, tmp_path / str(at)) == pytest.approx(
+            found.best.mean, rel=1e-12
+        )
+
+
+def test_smaller_plans_are_smaller_and_measure_no_higher(result: SearchResult) -> None:
+    for given, smaller in zip(result.inputs, result.smaller, strict=True):
+        assert smaller.nbytes <= given.nbytes
+        assert smaller.mean <= given.mean
+    assert any(s.nbytes < g.nbytes for g, s in zip(result.inputs, result.smaller, strict=True))
+
+
+def test_a_table_that_is_all_wrong_cannot_make_a_plan_worse(
+    small: Path, table: Sensitivity, tmp_path: Path
+) -> None:
+    """Sensitivities upside down: what is worst looks best."""
+    highest = max(cell.mean for cell in table.cells)
+    wrong = tuple(replace(cell, mean=highest - cell.mean) for cell in table.cells)
+    found = find(small, replace(table, cells=wrong), tmp_path / "out", against=["uniform-3"])
+    assert found.found[0].best == found.inputs[0]
+    assert found.smaller[0] == found.inputs[0]
+    assert min(one.mean for one in found.tried) > found.inputs[0].mean
+
+
+def test_predictions_add_up_the_table(table: Sensitivity, small: Path) -> None:
+    choices = Choices(table, "layer-class", ROUTER_FLOOR)
+    cells = {(cell.group.name, cell.spec): cell.mean for cell in table.cells}
+    plan = Plan.load("uniform-4", model=small)
+    four = sum(mean for (_, spec), mean in cells.items() if spec == QuantSpec(4, 64))
+    assert choices.predicted(plan) == pytest.approx(four, rel=1e-12)
+    assert choices.predicted(Plan.load("uniform-5", model=small)) is None
+    knapsack = choices.knapsack({})
+    best = knapsack.best(plan.report()["bytes"] - choices.fixed)
+    assert best is not None
+    own = choices.plan(best, "own", {})
+    assert choices.predicted(own) == pytest.approx(knapsack.value(best), rel=1e-12)
+    assert own.report()["bytes"] == knapsack.size(best) + choices.fixed
+
+
+def test_tied_groups_get_equal_bits(table: Sensitivity) -> None:
+    choices = Choices(table, "class", ROUTER_FLOOR)
+    best = choices.knapsack({}).best(60_000)
+    assert best is not None
+    plan = choices.plan(best, "tied", {})
+    for group in choices.groups:
+        assert len({plan.modules[path] for path in group.paths}) == 1
+    assert max(len(group.paths) for group in choices.groups) == 4
+
+
+def test_floors_hold(table: Sensitivity) -> None:
+    choices = Choices(table, "layer-class", {r"self_attn\.": 4, "lm_head": 8})
+    smallest = choices.knapsack({}).smallest(np.inf)
+    assert smallest is not None
+    plan = choices.plan(smallest, "floors", {})
+    for path, spec in plan.modules.items():
+        assert spec is not None
+        floor = 4 if "self_attn" in path else 8 if "lm_head" in path else 2
+        assert spec.bits == floor, path
+
+
+def test_routers_keep_8_bits(tmp_path: Path) -> None:
+    folder = save_small(tmp_path / "moe", "qwen3_5_moe")
+    table = sweep(folder, tmp_path / "sweep", by="class", widths=(2, 8), round_documents=1)
+    choices = Choices(table, "class", ROUTER_FLOOR)
+    smallest = choices.knapsack({}).smallest(np.inf)
+    assert smallest is not None
+    plan = choices.plan(smallest, "floors", {})
+    routers = {path for path in plan.modules if path.endswith(("mlp.gate", "shared_expert_gate"))}
+    assert len(routers) == 4
+    assert {spec.bits for path, spec in plan.modules.items() if path in routers and spec} == {8}
+    others = {spec.bits for path, spec in plan.modules.items() if path not in routers and spec}
+    assert others == {2}
+
+
+def test_the_front_falls(result: SearchResult) -> None:
+    sizes = [point.nbytes for point in result.front]
+    predicted = [point.predicted for point in result.front]
+    assert sizes == sorted(sizes)
+    assert all(a >= b - 1e-6 * predicted[0] for a, b in itertools.pairwise(predicted))
+
+
+def test_the_page_needs_nothing_else(result: SearchResult, small: Path) -> None:
+    page = (small.parent / "found" / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 3 + len(result.found)
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert "<script" not in page
+    for given in result.inputs:
+        assert given.plan.name in page
+    assert "nan" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL).lower()
+
+
+SEARCH = """
+sys.path.insert(0, sys.argv[3])
+from test_search_find import find
+if int(sys.argv[4]):
+    die_after(int(sys.argv[4]))
+find(Path(sys.argv[1]), Path(sys.argv[5]), Path(sys.argv[2]), against=["uniform-3"])
+"""
+
+
+def test_a_killed_search_goes_on_to_the_same_result(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Sensitivity
+) -> None:
+    monkeypatch.setattr(stream_module, "UNIT_TOKENS", 40)
+    sensitivities = small.parent / "sweep"
+    killed = run(SEARCH, small, tmp_path / "killed", TESTS, 8, sensitivities)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (tmp_path / "killed" / "search.json").exists()
+    contents = []
+    for name in ("killed", "whole"):
+        find(small, table, tmp_path / name, against=["uniform-3"])
+        document = json.loads((tmp_path / name / "search.json").read_text(encoding="utf-8"))
+        del document["seconds"]
+        plans = {p.name: p.read_bytes() for p in (tmp_path / name).glob("plan-*.json")}
+        assert len(plans) == 2
+        contents.append((document, plans))
+    assert contents[0] == contents[1]
+
+
+def test_bad_input_is_told_in_a_sentence(small: Path, table: Sensitivity, tmp_path: Path) -> None:
+    for options, sentence in (
+        ({}, "A search needs a budget"),
+        ({"bpw": [2.0]}, r"cannot be met; the lowest widths take [\d,]+ \(\d\.\d+\)"),
+        (
+            {"bpw": [4.0], "tie": "tensor"},
+            "measured by layer-class, too coarse to choose by tensor",
+        ),
+        ({"bpw": [4.0], "floors": {"nowhere": 4}}, "The floor 'nowhere' fits no module"),
+        ({"bpw": [4.0], "candidates": 0}, "candidates must be at least 1"),
+        ({"against": ["uniform-9"]}, "Recipe uniform does not exist at 9 bits"),
+    ):
+        with pytest.raises(MixbitError, match=sentence):
+            find(small, table, tmp_path / "out", **options)
+    other = save_small(tmp_path / "other", seed=1)
+    with pytest.raises(MixbitError, match="are those of another model"):
+        find(other, table, tmp_path / "out", bpw=[4.0])
+
+
+def test_the_commands(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data.jsonl"
+    lines = [json.dumps({"tokens": tokens}) for tokens in documents()]
+    data.write_text("\n".join(lines), encoding="utf-8")
+    common = ["--model", str(small), "--data", str(data), "--window", "32"]
+    options = ["--by", "class", "--widths", "2", "4", "--out", str(tmp_path / "sweep")]
+    assert main(["sensitivity", *common, *options, "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "mixbit.sensitivity/1"
+    assert document == json.loads((tmp_path / "sweep" / "sensitivity.json").read_text())
+    assert main(["sensitivity", *common, *options]) == 0
+    shown = capsys.readouterr().out
+    assert "Prefix sharing saved" in shown and "Rank correlation of the proxies" in shown
+    options = ["--sensitivity", str(tmp_path / "sweep"), "--out", str(tmp_path / "found")]
+    budget = ["--against", "uniform-4", "--bpw", "5", "--floor", "lm_head=4"]
+    assert main(["search", *common, *options, *budget, "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "mixbit.search/1"
+    (one,) = document["budgets"]
+    assert one["bpw"] <= 5 and (tmp_path / "found" / one["plan"]).exists()
+    assert main(["search", *common, *options]) == 1
+    assert "give --bpw, --bytes or --against" in capsys.readouterr().err
+    assert main(["search", *common, *options, "--floor", "x", "--bpw", "5"]) == 1
+    assert "--floor 'x' is not PATTERN=BITS." in capsys.readouterr().err
+
+
+def test_structures_agree(small: Path, table: Sensitivity) -> None:
+    assert table.structure == describe(small)
