@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 PREPARE = """
@@ -44,6 +45,18 @@ def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=300,
     )
+
+
+def run_killed(script: str, *arguments: object, after: float) -> int:
+    """Run a script after ``PREPARE`` and kill it, seconds after it prints a line; its exit code."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PREPARE + script, *map(str, arguments)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(after)
+        process.kill()
+    return process.returncode
 
 
 def run_ranks(

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from kld_runs import run
+from kld_runs import run, run_killed
 from mixbit import kld
 from mixbit.errors import MixbitError
 from mixbit.kld import cache, stream
@@ -38,11 +39,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 MAKE = """
+import time
 folder = Path(sys.argv[1])
 if int(sys.argv[3]):
     die_after(int(sys.argv[3]))
+began = time.monotonic()
+print("at work", flush=True)
 kld.make_reference(folder / "reference", folder / "data.jsonl", Path(sys.argv[2]), window=32,
                    batch_size=3)
+print(time.monotonic() - began)
 """
 
 
@@ -51,25 +56,36 @@ def content(path: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def made(folder: Path) -> Path:
-    """A cache made in one go."""
+def finished(folder: Path) -> tuple[Path, float]:
+    """A cache made in one go, and the seconds that it took."""
     done = run(MAKE, folder, folder / "whole", 0)
     assert done.returncode == 0, done.stderr
-    return folder / "whole"
+    return folder / "whole", float(done.stdout.split()[-1])
 
 
-def test_killed_runs_resume_to_the_same_bytes(folder: Path, made: Path, long_grid: bool) -> None:
-    # Seeded points in the run; every kill leaves what the next one takes up.
+@pytest.fixture(scope="module")
+def made(finished: tuple[Path, float]) -> Path:
+    """A cache made in one go."""
+    return finished[0]
+
+
+def test_killed_runs_resume_to_the_same_bytes(
+    folder: Path, finished: tuple[Path, float], long_grid: bool
+) -> None:
+    # By turns at a step that touches the disk and at any moment; every kill leaves what the next
+    # run takes up.
     rng, path = random.Random(2), folder / "killed"
+    made, seconds = finished
     kills = 0
     while kills < (10 if long_grid else 3):
-        done = run(MAKE, folder, path, rng.randint(1, 9))
-        if done.returncode == 0:  # finished before its time: begin anew
-            for file in path.iterdir():
-                file.unlink()
-            path.rmdir()
+        if kills % 2 == 0:
+            code = run(MAKE, folder, path, rng.randint(1, 9)).returncode
+        else:
+            code = run_killed(MAKE, folder, path, 0, after=rng.uniform(0, seconds))
+        if (path / "manifest.json").exists():  # finished before its time: begin anew
+            shutil.rmtree(path)
             continue
-        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert code == -signal.SIGKILL
         kills += 1
         with pytest.raises(MixbitError, match="unfinished"):
             cache.ReferenceCache(path) if cache.is_cache(path) else _unfinished()

@@ -38,7 +38,7 @@ def fitted(
     limit = int(memory * 1e9)
     width = int((stream.windows[:, 3] - stream.windows[:, 1]).max())
     used = mx.get_active_memory()
-    window = max(_window_bytes(scorer, width, sizes) for scorer in scorers)
+    window = _window_bytes(scorers, width, sizes)
     fixed = used + _fixed_bytes(scorers, stream, sizes)
     batch = min(sizes.batch, (limit - fixed) // max(window, 1))
     if batch < 1:
@@ -55,7 +55,8 @@ def fitted(
         mx.set_cache_limit(previous)
 
 
-def _window_bytes(scorer: Scorer, width: int, sizes: Sizes) -> int:
+def _window_bytes(scorers: Sequence[Scorer], width: int, sizes: Sizes) -> int:
+    """What a window takes while one model runs and the others hold what theirs left behind."""
     window = Stream(
         tokens=np.zeros(width, np.int32),
         offsets=np.array([0, width]),
@@ -65,11 +66,16 @@ def _window_bytes(scorer: Scorer, width: int, sizes: Sizes) -> int:
         protocol=Protocol(window=None, score="all"),
         unit_tokens=width,
     )
-    before = mx.get_active_memory()
-    mx.reset_peak_memory()
-    for chunk in chunks_of(window, window.units[0], 1, sizes.chunk):
-        scorer.hidden(chunk)
-    return max(mx.get_peak_memory() - before, 0)
+    running, held = 0, 0
+    for scorer in scorers:
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        for chunk in chunks_of(window, window.units[0], 1, sizes.chunk):
+            scorer.hidden(chunk)
+        left = mx.get_active_memory() - before
+        running = max(running, mx.get_peak_memory() - before - left)
+        held += left
+    return running + held
 
 
 def _fixed_bytes(scorers: Sequence[Scorer], stream: Stream, sizes: Sizes) -> int:
