@@ -111,6 +111,10 @@ MIXBIT_INLINE Quad load_quad(const void* p, Element e, int at) {
   }
 }
 
+// Codes are asked for this many bytes before they are used: the processor's own prefetcher stops at
+// every page of 4 KB. A page ahead, products from memory gain a tenth to a fourth.
+constexpr int kPrefetch = 4096;
+
 // Four groups of a row of weights.
 struct QuadWeights {
   const uint8_t* codes;
@@ -124,6 +128,9 @@ MIXBIT_INLINE void add_quad(const Matmul& p, int m, int g, const QuadWeights& w,
   constexpr int sums_per_row = group == 32 ? 2 : 4;  // of 32 there are two groups to a sum
   const int padded = int16_columns(p.K, group);
   const int16_t* x = p.x_codes + static_cast<size_t>(m) * padded + g * group;
+  for (int line = 0; line < kQuad * group / 8 * bits; line += 64) {
+    __builtin_prefetch(w.codes + kPrefetch + line);
+  }
   Sums sums[R][sums_per_row];
   auto add_up = [&](int i) __attribute__((always_inline)) {
     Sums sum[R];
@@ -181,7 +188,7 @@ struct LastQuad {
 
 // sums[r · kPanelColumns] = row m + r times column n.
 template <int bits, int group, int R>
-static void int16_column(const Matmul& p, int m, int n, float* sums) {
+MIXBIT_INLINE void int16_column(const Matmul& p, int m, int n, float* sums) {
   const int groups = p.K / group, whole = groups / kQuad * kQuad;
   const uint8_t* codes =
       static_cast<const uint8_t*>(p.w.data) + n * (static_cast<size_t>(p.K / 8) * bits);
