@@ -1,7 +1,5 @@
 #include "delta_net.h"
 
-#include <stdexcept>
-
 #include "cpu/gated_delta.h"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
@@ -106,6 +104,7 @@ std::tuple<mx::array, mx::array, mx::array> delta_net(
       {qkv.dtype(), qkv.dtype(), mx::float32},
       std::make_shared<DeltaNet>(mx::to_stream(s), present, num_k_heads, eps, keep_steps),
       std::move(inputs));
+  gpu::require(outputs);
   return {outputs[0], outputs[1], outputs[2]};
 }
 
@@ -160,10 +159,6 @@ void DeltaNet::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
   layer.lengths = lengths == nullptr ? nullptr : lengths->data<int>();
   layer.conv_state_out = conv_out.data<void>();
   mx::cpu::get_command_encoder(stream()).dispatch([layer] { cpu::delta_net(layer); });
-}
-
-void DeltaNet::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
-  throw std::runtime_error("[delta_net] has no GPU kernel.");
 }
 
 bool DeltaNet::is_equivalent(const mx::Primitive& other) const {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <tuple>
 
+#include "gpu/operation.h"
 #include "mlx/primitives.h"
 #include "weights.h"
 
@@ -30,7 +31,7 @@ MIXBIT_API std::tuple<mx::array, mx::array, mx::array> delta_net(
 // Inputs: the eight arrays above, then those of the state that are there, in its order.
 // Outputs: y, the convolution's state, the recurrent state. No gradients: layers train through MLX
 // operations.
-class DeltaNet : public mx::Primitive {
+class DeltaNet : public mx::Primitive, public gpu::Operation {
  public:
   // Which arrays of DeltaNetState there are.
   struct Present {
@@ -49,11 +50,20 @@ class DeltaNet : public mx::Primitive {
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
   void eval_gpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override;
 
+  gpu::Description describe(const std::vector<mx::array>& inputs,
+                            const std::vector<mx::array>& outputs) const override;
+  std::vector<mx::array> small_case(const std::vector<mx::array>& inputs,
+                                    const std::vector<mx::array>& outputs,
+                                    const gpu::Device& device, const mx::Stream& s) const override;
+
   const char* name() const override { return "MixbitDeltaNet"; }
   bool is_equivalent(const mx::Primitive& other) const override;
   std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override;
 
  private:
+  gpu::DeltaNet on_gpu(const std::vector<mx::array>& inputs,
+                       const std::vector<mx::array>& outputs) const;
+
   Present present_;
   int num_k_heads_;
   float eps_;

@@ -90,3 +90,33 @@ struct KlDivergenceParams {
   uint32_t M, vocabulary;
   KlDivergenceHead heads[2];
 };
+
+// ---- delta_net.metal, delta_net_chunks.metal ----------------------------------------------------
+
+enum {
+  kDeltaThreads = 1024,  // that share the rows of a head's state
+  kDeltaSteps = 8,       // that they take in one go, at most
+  kKeySteps = 8,         // whose q or k one threadgroup makes
+  kChunk = 16            // steps that go through the matrix units together
+};
+
+// Which optional inputs there are.
+enum DeltaNetPresent { kConvState = 1, kRecurrentState = 2, kMask = 4, kLengths = 8 };
+
+struct DeltaNetParams {
+  uint32_t T, Hk, Hv, Dk, Dv;
+  uint32_t taps;                                      // of the convolution
+  uint32_t present;                                   // DeltaNetPresent
+  uint32_t conv_weight, A_log, dt_bias, norm_weight;  // MixbitElement
+  float eps;                                          // of the norm
+};
+
+// What the steps of a chunk do to each other in one value head: see delta_net_chunks.metal. 16 x 16
+// matrices are blocks 00, 10 and 11 of 8 x 8; block 01 is zero.
+struct ChunkFactors {
+  float T[3][64], P[3][64];
+  float start[kChunk];  // decay from the chunk's start through each step
+  float end[kChunk];    // and from after it to the chunk's end
+  float decay;          // of the whole chunk, less one
+  float unused[3];      // keeps it to 16 bytes
+};

@@ -6,47 +6,10 @@
 
 #include "dequantize.h"
 #include "elements.h"
+#include "lane_sums.h"
 #include "params.h"
 
 using namespace metal;
-
-// ---- sums over the 16 lanes of a row ------------------------------------------------------------
-
-// A butterfly over n values, from the lanes `distance` apart down. While the values are even in
-// number, the two lanes of a pair part them: each takes the sums of half of them. At the end a lane
-// has sums slot() … slot() + count − 1 in front, if it is the owner() of these.
-template <short n, short distance = kLanes / 2>
-struct LaneSums {
-  static constexpr constant bool part = n % 2 == 0;
-  static constexpr constant short kept = part ? n / 2 : n;
-  using Next = LaneSums<kept, distance / 2>;
-  static constexpr constant short count = Next::count;
-
-  static METAL_FUNC void add(thread float* v, ushort lane) {
-    const bool upper = lane & distance;
-    UNROLL for (short i = 0; i < kept; ++i) {
-      const float own = part && upper ? v[i + kept] : v[i];
-      const float other = part && !upper ? v[i + kept] : v[i];
-      v[i] = own + simd_shuffle_xor(other, ushort(distance));
-    }
-    Next::add(v, lane);
-  }
-  static METAL_FUNC ushort slot(ushort lane) {
-    return (part && lane & distance ? kept : 0) + Next::slot(lane);
-  }
-  static METAL_FUNC bool owner(ushort lane) {
-    return (part || !(lane & distance)) && Next::owner(lane);
-  }
-};
-
-template <short n>
-struct LaneSums<n, 0> {
-  static constexpr constant short count = n;
-
-  static METAL_FUNC void add(thread float*, ushort) {}
-  static METAL_FUNC ushort slot(ushort) { return 0; }
-  static METAL_FUNC bool owner(ushort) { return true; }
-};
 
 // ---- a block of x -------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from mixbit._core import (
     PARAMS_BUFFER,
     Launch,
     MatmulPart,
+    launch_plan_delta_net,
     launch_plan_gather,
     launch_plan_matmul,
     launch_plan_route,
@@ -137,3 +138,48 @@ def test_choice_of_experts() -> None:
     (launch,) = plan.launches
     assert launch.kernel == "route_half_3"
     assert launch.threadgroups == [3, 1, 1]
+
+
+def delta_net(T: int, present: tuple[bool, ...] = (True,) * 4, **more: Any) -> Any:
+    shape: dict[str, Any] = {"B": 3, "Hk": 2, "Hv": 6, "Dk": 128, "Dv": 128}
+    return launch_plan_delta_net(
+        T=T, x=mx.bfloat16, weights=[mx.bfloat16, mx.float32, mx.float16, mx.float32],
+        present=present, **shape | more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("T", "tile"), [(1, 1), (2, 8), (16, 8)])
+def test_few_steps_of_delta_net_are_one_launch(T: int, tile: int) -> None:
+    plan = delta_net(T, present=(False, True, False, True))
+    (launch,) = plan.launches
+    assert launch.kernel == f"delta_net_bfloat_4_4_true_{tile}_false_false"
+    assert (launch.threadgroups, launch.threads) == ([6, 3, 1], [1024, 1, 1])
+    assert plan.temporaries == []
+    buffers = dict(launch.buffers)
+    assert (buffers[10], buffers[12]) == (("input", 8), ("input", 9))
+    assert 9 not in buffers and 11 not in buffers
+    assert struct.unpack("=11If", launch.params)[:7] == (T, 2, 6, 128, 128, 4, 2 | 8)
+
+
+def test_many_steps_of_delta_net_are_three() -> None:
+    plan = delta_net(100)
+    assert [launch.kernel for launch in plan.launches] == [
+        "delta_net_keys_bfloat_4", "delta_net_factors_16", "delta_net_chunks_bfloat_16_16",
+    ]  # fmt: skip
+    assert [launch.threadgroups for launch in plan.launches] == [[13, 4, 3], [7, 2, 3], [6, 3, 1]]
+    assert plan.launches[2].threads == [512, 1, 1]
+    # q and k in fp32, and the factors of seven chunks of each value head.
+    assert plan.temporaries == [4 * 3 * 100 * 2 * 2 * 128, 3 * 6 * 7 * 4 * (6 * 64 + 36)]
+
+
+@pytest.mark.parametrize("more", [{"Dk": 130}, {"Dv": 136}, {"Dv": 100}, {"keep_steps": True}])
+def test_what_the_matrix_units_do_not_take_goes_step_by_step(more: dict[str, Any]) -> None:
+    plan = delta_net(17, **more)
+    assert len(plan.launches) == 2
+    assert plan.launches[1].kernel.startswith("delta_net_bfloat_")
+    assert plan.launches[1].kernel.endswith("_true")
+    assert len(plan.temporaries) == 1
+
+
+def test_heads_too_large_for_registers_are_left_to_stock() -> None:
+    assert delta_net(1, Dk=257).launches == delta_net(100, Dv=260).launches == []

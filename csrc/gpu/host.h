@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -19,11 +20,17 @@ class MIXBIT_API NoKernel : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// An input in whose memory an output may be made, of equal size, if nobody else wants the input.
+struct InPlace {
+  size_t input, output;
+};
+
 // An operation with its shapes and types; `key` is the same for the same one. A plan without
 // launches leaves the operation to stock MLX.
 struct Description {
   std::string key;
   std::function<LaunchPlan(const Device&)> plan;
+  std::optional<InPlace> in_place = {};
 };
 
 // Throws NoKernel unless the operation's kernels compile for the GPU of `stream` and compute right.
@@ -32,7 +39,7 @@ struct Description {
 void require(const Description& operation, const mx::Stream& stream,
              const std::function<std::string(const Device&)>& trial);
 
-// Allocates `outputs` and encodes the launches. `inputs` are evaluated and row-contiguous.
+// Gives `outputs` their memory and encodes the launches. `inputs` are evaluated and row-contiguous.
 void run(const Description& operation, const mx::Stream& stream,
          const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs);
 

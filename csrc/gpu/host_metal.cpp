@@ -116,10 +116,27 @@ std::string outcome(const std::function<std::string(const Device&)>& trial,
   }
 }
 
+bool is_aligned(const mx::array& array) {
+  return array.offset() % kAlignment == 0;
+}
+
+// Gives outputs memory. It must come before anything else takes hold of the inputs.
+void place(std::vector<mx::array>& outputs, const std::vector<mx::array>& inputs,
+           const std::optional<InPlace>& in_place) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const bool may = in_place && in_place->output == i;
+    if (may && inputs[in_place->input].is_donatable() && is_aligned(inputs[in_place->input])) {
+      outputs[i].copy_shared_buffer(inputs[in_place->input]);
+    } else {
+      outputs[i].set_data(mx::allocator::malloc(outputs[i].nbytes()));
+    }
+  }
+}
+
 // The array itself, or a copy of it where it does not begin as kernels want it.
 mx::array aligned(const mx::array& array, mx::metal::Device& device,
                   mx::metal::CommandEncoder& encoder) {
-  if (array.offset() % kAlignment == 0) {
+  if (is_aligned(array)) {
     return array;
   }
   mx::array copy(array.shape(), array.dtype(), nullptr, {});
@@ -135,8 +152,9 @@ mx::array aligned(const mx::array& array, mx::metal::Device& device,
 }
 
 mx::array allocated(size_t bytes, mx::metal::CommandEncoder& encoder) {
-  mx::array temporary({static_cast<int>(bytes)}, mx::uint8, nullptr, {});
-  temporary.set_data(mx::allocator::malloc(bytes));
+  // In words of 8 bytes, of which an int counts enough.
+  mx::array temporary({static_cast<int>((bytes + 7) / 8)}, mx::uint64, nullptr, {});
+  temporary.set_data(mx::allocator::malloc(temporary.nbytes()));
   encoder.add_temporary(temporary);
   return temporary;
 }
@@ -189,12 +207,10 @@ void run(const Description& operation, const mx::Stream& stream,
     // Only a function compiled without shapes gets here: require() let another shape pass.
     throw NoKernel("this GPU has no Metal kernel for this shape; compile with shapeless=False");
   }
+  place(outputs, inputs, operation.in_place);
   std::vector<mx::array> bound;
   for (const mx::array& input : inputs) {
     bound.push_back(aligned(input, device, encoder));
-  }
-  for (mx::array& output : outputs) {
-    output.set_data(mx::allocator::malloc(output.nbytes()));
   }
   std::vector<mx::array> temporaries;
   for (size_t bytes : program->plan.temporaries) {

@@ -137,6 +137,11 @@ def launch_plan_gather(*, tokens: int, slots: int, M: int = 1, K: int, experts: 
 def launch_plan_route(*, tokens: int, experts: int, slots: int, logits: mlx.core.Dtype, normalise: bool, generation: int = 15, size: str = 's') -> LaunchPlan:
     """Launches of route."""
 
+def launch_plan_delta_net(*, B: int, T: int, Hk: int, Hv: int, Dk: int, Dv: int, taps: int = 4, x: mlx.core.Dtype, weights: Sequence[mlx.core.Dtype], present: Sequence[bool], keep_steps: bool = False, eps: float = 9.999999974752427e-07, generation: int = 15, size: str = 's') -> LaunchPlan:
+    """
+    Launches of delta_net; `weights`: dtypes of conv_weight, A_log, dt_bias and norm_weight; `present`: whether there are conv_state, state, mask and lengths.
+    """
+
 def launches_of(y: mlx.core.array, *, generation: int = 15, size: str = 's') -> tuple[LaunchPlan, list[mlx.core.array]]:
     """
     What a GPU would launch for an array that an operation is yet to compute, and the arrays it binds as inputs.

@@ -393,8 +393,8 @@ def delta_net(
     Raises:
         ValueError: for shapes or dtypes that do not fit together, or no steps to keep.
     """
-    if (core := native_here()) is not None:
-        return core.delta_net(
+    made = run_native(
+        lambda core: core.delta_net(
             qkv,
             z,
             a,
@@ -411,6 +411,9 @@ def delta_net(
             eps=eps,
             keep_steps=keep_steps,
         )
+    )
+    if made is not None:
+        return made
     if conv_state is None:
         B, _, C = qkv.shape
         conv_state = mx.zeros((B, conv_weight.shape[1] - 1, C), dtype=qkv.dtype)

@@ -147,7 +147,39 @@ def compared_by_one_head() -> list[mx.array]:
     return [core.kl_divergence(p, head, q, None, mx.arange(70), vocabulary=50)]
 
 
+def delta_net(T: int, **more: Any) -> list[mx.array]:
+    """Two key heads, four value heads."""
+    B, Hk, Hv, Dk, Dv = 2, 2, 4, 32, 48
+    C, x = 2 * Hk * Dk + Hv * Dv, mx.bfloat16
+    return list(
+        core.delta_net(
+            noise(B, T, C, dtype=x), noise(B, T, Hv, Dv, dtype=x), noise(B, T, Hv),
+            noise(B, T, Hv), noise(C, 4, 1, dtype=x), noise(Hv), noise(Hv, dtype=x), noise(Dv),
+            num_k_heads=Hk, eps=1e-6, **more,
+        )
+    )  # fmt: skip
+
+
+def delta_net_step() -> list[mx.array]:
+    """Decoding."""
+    return delta_net(1, conv_state=noise(2, 3, 320, dtype=mx.bfloat16), state=noise(2, 4, 48, 32))
+
+
+def delta_net_drafts() -> list[mx.array]:
+    """All that there may be."""
+    mask, lengths = noise(2, 5) > -1, mx.array([3, 5], mx.int32)
+    return delta_net(5, state=noise(2, 4, 48, 32), mask=mask, lengths=lengths, keep_steps=True)
+
+
+def delta_net_prompt() -> list[mx.array]:
+    """Three launches."""
+    return delta_net(40)
+
+
 OPERATIONS = [
+    delta_net_step,
+    delta_net_drafts,
+    delta_net_prompt,
     products,
     with_residual,
     gated_product,
