@@ -72,3 +72,30 @@ def test_lost_rank_is_told_and_what_is_finished_stays(folder: Path, alone: str) 
     (saved,) = load_saved(keep)
     assert json.dumps(saved.result.summary()) == alone.strip()
     assert saved.name == "candidate"
+
+
+ONE_UNIT_EACH = """
+stream.UNIT_TOKENS = 200
+from mixbit.errors import MixbitError
+
+def progress(done, all_tokens):
+    print(done, flush=True)
+    if ranks().index == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+folder = Path(sys.argv[1])
+try:
+    kld.measure(folder / "candidate", folder / "reference", folder / "data.jsonl",
+                window=32, batch_size=1, progress=progress)
+except MixbitError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_lost_rank_is_told_before_a_unit_ends(folder: Path) -> None:
+    # Units of a dozen windows; the other rank is gone after its first.
+    first, second = run_ranks(2, ONE_UNIT_EACH, folder, folder)
+    assert second.returncode == -signal.SIGKILL
+    assert first.returncode == 1
+    assert "Rank 0 of 2 lost another one" in first.stderr
+    assert len(first.stdout.split()) <= 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,7 @@ def score_stream(
     results = [RowScores.empty(stream.scored) for _ in candidates]
     done = 0
 
-    def score(index: int, unit: range) -> None:
+    def score(index: int, unit: range) -> Iterator[None]:
         nonlocal done
         rows = stream.unit_rows(unit)
         finished = None if kept is None else kept.get(index)
@@ -175,6 +175,7 @@ def score_stream(
             done += len(chunk.rows)
             if progress is not None:
                 progress(min(done * ranks().count, stream.scored), stream.scored)
+            yield
         if kept is not None:
             kept.put(index, [result.part(rows) for result in results])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mixbit.errors import MixbitError
+
+_END = object()
 
 
 class Ranks:
@@ -22,13 +24,24 @@ class Ranks:
         self.index = self._group.rank()
         self.count = self._group.size()
 
-    def mine(self, items: Sequence[Any], rounds: Callable[[int, Any], None]) -> None:
-        """Call ``rounds(index, item)`` for every ``count``-th item, in step with the others."""
+    def mine(self, items: Sequence[Any], work: Callable[[int, Any], Iterator[None]]) -> None:
+        """Work off every ``count``-th item, step by step together with the others.
+
+        Args:
+            items: the same ones on every rank.
+            work: called with an item's index and the item; yields after each step, so that the loss
+                of another rank is noticed after a step and not after an item.
+
+        Raises:
+            MixbitError: a rank is gone.
+        """
         for begin in range(0, len(items), self.count):
             index = begin + self.index
-            if index < len(items):
-                rounds(index, items[index])
-            self.wait()
+            steps = work(index, items[index]) if index < len(items) else iter(())
+            busy = np.zeros(self.count, np.uint32)
+            busy[self.index] = 1
+            while self.add(busy).any():
+                busy[self.index] = next(steps, _END) is not _END
 
     def wait(self) -> None:
         """Wait until every rank is here.
@@ -52,7 +65,7 @@ class Ranks:
         except RuntimeError as error:
             raise MixbitError(
                 f"Rank {self.index} of {self.count} lost another one ({error}); what is finished "
-                "stays, and the same command goes on from there."
+                "and kept stays, and the same command goes on from there."
             ) from None
         return np.asarray(total).view(array.dtype).reshape(array.shape)
 

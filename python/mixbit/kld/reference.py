@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,9 +152,16 @@ def make_reference(
         announce(writer.nbytes, out)
     writer.begin()
 
-    def make(index: int, unit: range) -> None:
+    def make(index: int, unit: range) -> Iterator[None]:
         if not writer.has(index):
-            writer.put(index, _hidden_of(reference, unit, sizes))
+            order, parts = [], []
+            for chunk in chunks_of(stream, unit, sizes.batch, sizes.chunk):
+                parts.append(reference.hidden(chunk))
+                order.append(chunk.rows)
+                yield
+            # Windows stand in a unit as in the data, and ran longest first.
+            inverse = np.argsort(np.concatenate(order))
+            writer.put(index, mx.concatenate(parts)[mx.array(inverse)])
         if progress is not None:
             progress(stream.unit_rows(unit).stop, stream.scored)
 
@@ -183,13 +190,3 @@ def tokenizer_size(tokenizer: Any) -> int:
     if tokenizer is None:
         return int(np.iinfo(np.int32).max)
     return 1 + max(tokenizer.get_vocab().values())
-
-
-def _hidden_of(reference: LiveReference, unit: range, sizes: Sizes) -> mx.array:
-    """Hidden states ``[tokens, size]`` of a unit, in the stream's order."""
-    order, parts = [], []
-    for chunk in chunks_of(reference.stream, unit, sizes.batch, sizes.chunk):
-        parts.append(reference.hidden(chunk))
-        order.append(chunk.rows)
-    inverse = np.argsort(np.concatenate(order))
-    return mx.concatenate(parts)[mx.array(inverse)]
