@@ -118,8 +118,9 @@ def test_a_checkpoint_tells_its_plan(tmp_path: Path, model_type: str) -> None:
     assert sidecar["schema"] == "mixbit.checkpoint/1"
     assert sidecar["plan"] == plan.to_json()
     assert sidecar["provenance"]["recipe"] == "unsloth-2026-03@3"
+    assert (sidecar["provenance"]["method"], sidecar["provenance"]["calibration"]) == ("rtn", None)
     assert sidecar["provenance"].keys() == {
-        "recipe", "source_config_sha256", "mixbit", "mlx", "mlx_lm",
+        "recipe", "method", "calibration", "source_config_sha256", "mixbit", "mlx", "mlx_lm",
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Unusable input, full disks and Ctrl-C: one sentence, and nothing left behind."""
+"""Unusable input and full disks: one sentence, and nothing left behind. Ctrl-C: it goes on."""
 
 import json
 import os
@@ -239,23 +239,44 @@ def test_disk_that_loses_bytes(
         quantize(source, tmp_path / "out", plan="uniform-4")
 
 
+def interrupt(done: int, total: int, _: str) -> None:
+    """Ctrl-C in the middle of the work."""
+    if done == total // 2:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_ctrl_c_in_the_middle(tmp_path: Path, source: Path) -> None:
-    before = contents(tmp_path)
-
-    def interrupt(done: int, total: int, _: str) -> None:
-        if done == total // 2:
-            assert list((tmp_path / "new").glob(".out.*/model-00001-*"))
-            os.kill(os.getpid(), signal.SIGINT)
-
+    out, shards = tmp_path / "new" / "out", {"max_shard_bytes": 20_000}
+    quantize(source, tmp_path / "whole", plan="uniform-4", **shards)
     with pytest.raises(KeyboardInterrupt):
-        quantize(
-            source,
-            tmp_path / "new" / "out",
-            plan="uniform-4",
-            max_shard_bytes=50_000,
-            progress=interrupt,
-        )
-    assert contents(tmp_path) == before
+        quantize(source, out, plan="uniform-4", progress=interrupt, **shards)
+    part = tmp_path / "new" / ".out.part" / "checkpoint"
+    finished = {file.name: file.stat().st_mtime_ns for file in part.glob("model-*")}
+    assert 2 <= len(finished) < len(list((tmp_path / "whole").glob("model-*")))
+    assert not out.exists()
+    (part / ".model-00009-of-00009.safetensors").write_bytes(b"unfinished")
+    quantize(source, out, plan="uniform-4", **shards)
+    assert contents(out) == contents(tmp_path / "whole")
+    assert {name: (out / name).stat().st_mtime_ns for name in finished} == finished
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]
+
+
+def test_another_job_does_not_go_on_with_it(tmp_path: Path, source: Path) -> None:
+    out, shards = tmp_path / "out", {"max_shard_bytes": 20_000}
+    quantize(source, tmp_path / "whole", plan="uniform-3", **shards)
+    with pytest.raises(KeyboardInterrupt):
+        quantize(source, out, plan="uniform-4", progress=interrupt, **shards)
+    quantize(source, out, plan="uniform-3", **shards)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_two_runs_for_one_folder(tmp_path: Path, source: Path) -> None:
+    def second(done: int, *_: object) -> None:
+        if done == 1:
+            with pytest.raises(MixbitError, match="Another process is writing"):
+                quantize(source, tmp_path / "out", plan="uniform-4")
+
+    quantize(source, tmp_path / "out", plan="uniform-4", progress=second)
 
 
 def test_output_that_appears_meanwhile_is_left_alone(tmp_path: Path, source: Path) -> None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mixbit import kld, nn, ops
     from mixbit.errors import MixbitError
-    from mixbit.integration import accelerate, load
+    from mixbit.integration.accelerate import accelerate
+    from mixbit.integration.load import load
     from mixbit.plan import Plan
     from mixbit.quantization import quantize
 

@@ -15,11 +15,22 @@ def register(commands: Any) -> None:
         "quantize",
         help="quantise a model by a plan or a recipe",
         description="Writes a checkpoint that mixbit and stock mlx-lm both load. "
-        "Refuses an output folder that exists.",
+        "Refuses an output folder that exists. A run that was interrupted goes on "
+        "from the last file that was finished, given again alike.",
     )
     parser.add_argument("--model", required=True, help="unquantised model folder or hub id")
     parser.add_argument("--mlx-path", required=True, metavar="OUT", help="folder to write")
     add_plan_options(parser, plan_file=True)
+    parser.add_argument(
+        "--method",
+        default="rtn",
+        help="how scales and codes are chosen: rtn, search, gptq or gptq+search (default: rtn)",
+    )
+    parser.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="what mixbit calibrate made of the model, or an imatrix (.gguf or .dat)",
+    )
     add_json_option(parser)
     parser.set_defaults(run=run)
 
@@ -35,7 +46,12 @@ def run(args: argparse.Namespace) -> None:
 
         source = resolve(args.model)
         report = quantize(
-            source, Path(args.mlx_path), plan=chosen_plan(args, source), progress=progress
+            source,
+            Path(args.mlx_path),
+            plan=chosen_plan(args, source),
+            method=args.method,
+            calibration=args.calibration,
+            progress=progress,
         )
     result = report.to_json()
     output.show(_table(result))
@@ -48,6 +64,8 @@ def _table(result: dict[str, Any]) -> Any:
         ("bits per weight", f"{result['bpw']:.3f}"),
         ("bytes", f"{result['bytes']:,}"),
         ("seconds", f"{result['seconds']:.1f}"),
+        ("method", result["method"]),
+        ("modules below it", str(len(result["fallbacks"]))),
         ("modules left dense", str(len(result["dense"]))),
         ("tensors carried", str(len(result["carried"]))),
         ("tensors dropped", str(len(result["dropped"]))),

@@ -1,6 +1,7 @@
-"""Packing single tensors, with the semantics of ``mx.quantize``."""
+"""Parameters of the model, and what each takes in the checkpoint."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -10,43 +11,44 @@ from mixbit.plan import QuantSpec
 
 @dataclass(frozen=True)
 class Unit:
-    """What one parameter of the model becomes in the checkpoint. All arrays are unevaluated.
+    """The work on one parameter.
 
     Attributes:
-        name: the parameter in the unquantised model.
-        tensors: what is stored: the parameter, or its packed weight, scales and biases.
-        finite: one bool, whether the values that go in are all finite.
+        name: the parameter, such as ``model.layers.0.mlp.gate_proj.weight``.
+        shape: its shape.
+        dtype: what it, or its scales and biases, are stored in.
+        spec: how it is packed, None for not at all.
     """
 
     name: str
-    tensors: Mapping[str, mx.array]
-    finite: mx.array
+    shape: tuple[int, ...]
+    dtype: mx.Dtype
+    spec: QuantSpec | None
+
+    @property
+    def path(self) -> str:
+        """The module whose weight it is, or the parameter itself if it is no weight."""
+        return self.name.removesuffix(".weight")
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the unit takes, known before anything is evaluated."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
+        """Bytes that it takes, packed parts together."""
+        outline = mx.zeros(self.shape, dtype=self.dtype)  # never computed
+        if self.spec is None:
+            return outline.nbytes
+        parts = mx.quantize(outline, self.spec.group_size, self.spec.bits, mode=self.spec.mode)
+        return sum(part.nbytes for part in parts)
 
 
 def make_unit(name: str, value: mx.array, dtype: mx.Dtype | None, spec: QuantSpec | None) -> Unit:
     """Describe the work on one parameter.
 
     Args:
-        name: the parameter, such as ``model.layers.0.mlp.gate_proj.weight``.
-        value: its value.
+        name: the parameter.
+        value: its value; nothing of it is computed.
         dtype: what to cast it to before packing, None for no cast. ``A_log`` is never cast: its
             exponential is the decay of the state, where rounding adds up over a sequence.
         spec: how to pack it, None for not at all.
     """
-    if dtype is not None and not name.endswith("A_log"):
-        value = value.astype(dtype)
-    finite = mx.isfinite(value).all()
-    if spec is None:
-        return Unit(name, {name: value}, finite)
-    path = name.removesuffix(".weight")
-    # MLX gives no biases in the fp modes.
-    parts = ("weight", "scales", "biases")
-    packed = mx.quantize(value, spec.group_size, spec.bits, mode=spec.mode)
-    return Unit(
-        name, {f"{path}.{part}": array for part, array in zip(parts, packed, strict=False)}, finite
-    )
+    keeps = dtype is None or name.endswith("A_log")
+    return Unit(name, tuple(value.shape), value.dtype if keeps or dtype is None else dtype, spec)

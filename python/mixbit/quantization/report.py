@@ -20,6 +20,8 @@ class QuantizeReport:
         dense: modules that could be quantised but were not, each with the reason.
         carried: tensors of parts outside the text model, each with the file that holds it now.
         dropped: tensors of the source that the checkpoint does not hold, each with the reason.
+        method: how scales and codes were chosen.
+        fallbacks: modules that were quantised by less than that, each with the reason.
         seconds: time it took.
     """
 
@@ -30,6 +32,8 @@ class QuantizeReport:
     dense: Mapping[str, str]
     carried: Mapping[str, str]
     dropped: Mapping[str, str]
+    method: str
+    fallbacks: Mapping[str, str]
     seconds: float
 
     def to_json(self) -> dict[str, Any]:

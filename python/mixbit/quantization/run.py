@@ -5,19 +5,20 @@ import importlib.metadata
 import json
 import shutil
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
+from mixbit.calibration import Calibration
 from mixbit.checkpoint import (
     Checkpoint,
     build_model,
     copy_tensors,
     model_weights,
     open_checkpoint,
+    read_header,
     settle,
     settled_config,
     side_part,
@@ -26,10 +27,12 @@ from mixbit.checkpoint import (
 )
 from mixbit.errors import MixbitError
 from mixbit.plan import Plan, check
+from mixbit.quantization.methods import Choice
 from mixbit.quantization.pack import Unit, make_unit
+from mixbit.quantization.quantiser import Quantiser
 from mixbit.quantization.report import QuantizeReport
 from mixbit.quantization.shards import group_by_size, save_shard, shard_name
-from mixbit.quantization.source import first_non_finite, refuse_quantised
+from mixbit.quantization.source import refuse_quantised
 from mixbit.quantization.staging import refuse_existing, staged
 
 CHECKPOINT_SCHEMA = "mixbit.checkpoint/1"
@@ -48,15 +51,19 @@ def quantize(
     out_dir: Path | str,
     *,
     plan: Plan | Path | str,
+    method: str = "rtn",
+    calibration: Path | str | None = None,
     dtype: str | None = None,
     max_shard_bytes: int = 5 << 30,
     progress: Progress | None = None,
 ) -> QuantizeReport:
-    """Quantise a model by a plan, round to nearest, to a checkpoint that stock mlx-lm loads.
+    """Quantise a model by a plan to a checkpoint that stock mlx-lm loads.
 
-    The packed tensors are bit for bit those of ``mlx_lm.convert`` at the same bits. Tensors are
-    read, packed and released one by one, so that memory holds about the largest of them and one
-    shard. The checkpoint is written beside ``out_dir`` and renamed to it when it is complete. The
+    By rounding to nearest the packed tensors are bit for bit those of ``mlx_lm.convert`` at the
+    same bits; the other methods choose better scales and codes of the same size. Tensors are read,
+    packed and released one by one, so that memory holds about the largest of them and one shard.
+    The checkpoint is written beside ``out_dir`` and renamed to it when it is complete; a run that
+    was interrupted goes on, when called again alike, from the last file that was finished. The
     vision tower and MTP layers are carried through untouched, in files of their own
     (``vision.safetensors``, ``mtp.safetensors``) that no loader of text models takes for weights.
 
@@ -64,6 +71,10 @@ def quantize(
         source: folder of a bf16, f16 or f32 model, in Hugging Face's layout or in MLX's.
         out_dir: folder to write, which must not exist.
         plan: a plan, or what :meth:`mixbit.Plan.load` makes one of.
+        method: ``"rtn"``, ``"search"``, ``"gptq"`` or ``"gptq+search"``; docs/quantize.md tells
+            what they do. fp modes are rounded to nearest whatever the method.
+        calibration: what ``mixbit calibrate`` made of the model, or an imatrix. gptq needs one;
+            without one search counts all channels alike.
         dtype: ``"float16"``, ``"bfloat16"`` or ``"float32"``: what floating-point tensors are cast
             to before packing, ``A_log`` excepted. Without it the config's ``torch_dtype``, else its
             ``text_config.dtype``, else no cast, as in ``mlx_lm.convert``.
@@ -82,8 +93,12 @@ def quantize(
         raise MixbitError(f"max_shard_bytes is {max_shard_bytes}, but must be at least 1.")
     if dtype is not None and dtype not in _DTYPES:
         raise MixbitError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}.")
+    choice = Choice.of(method)
+    if choice.feedback and calibration is None:
+        raise MixbitError(f"Method {method} needs a calibration; make one with mixbit calibrate.")
     checkpoint = open_checkpoint(source)
     refuse_quantised(checkpoint)
+    statistics = None if calibration is None else Calibration.load(calibration, checkpoint.config)
     model_type, model = checkpoint.config.get("model_type"), build_model(checkpoint.config)
     structure = structure_of(model, str(model_type))
     if not isinstance(plan, Plan):
@@ -98,21 +113,38 @@ def quantize(
     del model, loaded  # they hold every array, and each must go as soon as it is written
     carried = {name: f"{part}.safetensors" for name in left_out if (part := side_part(name))}
     target = _DTYPES.get(dtype or _declared_dtype(checkpoint.config))
-    units = deque(
-        make_unit(name, weights.pop(name), target, plan.modules.get(_module(name)))
-        for name in list(weights)
-    )
+    units = [
+        make_unit(name, value, target, plan.modules.get(name.removesuffix(".weight")))
+        for name, value in weights.items()
+    ]
+    quantiser = Quantiser(checkpoint, weights, choice, statistics)
     nbytes = sum(unit.nbytes for unit in units)
-    with staged(out_dir) as staging:
+    job = {
+        "source": _identity([checkpoint.folder / "config.json", *checkpoint.files]),
+        "plan": plan.to_json(),
+        "dtype": dtype,
+        "max_shard_bytes": max_shard_bytes,
+        "method": choice.name,
+        "calibration": None if calibration is None else _identity([Path(calibration)]),
+        "versions": _versions(),
+    }
+    with staged(out_dir, job) as staging:
+        runs = _shards(units, max_shard_bytes)
+        _clear(staging, runs)
         side_bytes = sum(checkpoint.tensors[name].nbytes for name in carried)
-        _refuse_full_disk(staging, nbytes + side_bytes)
-        _write_weights(units, staging, checkpoint, max_shard_bytes, progress, structure.params)
+        _refuse_full_disk(out_dir, nbytes + side_bytes, staging)
+        weight_map = _write_weights(runs, staging, quantiser, progress)
+        metadata = {"total_size": nbytes, "total_parameters": structure.params}
+        write_json(
+            staging / "model.safetensors.index.json",
+            {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))},
+        )
         _write_config(checkpoint.config, plan, dtype, staging)
         for file_name in sorted(set(carried.values())):
             members = [name for name, its_file in carried.items() if its_file == file_name]
             copy_tensors(checkpoint.tensors, members, staging / file_name, {"format": "pt"})
         _copy_side_files(checkpoint.folder, staging)
-        write_json(staging / "mixbit.json", _sidecar(checkpoint, plan))
+        write_json(staging / "mixbit.json", _sidecar(checkpoint, plan, choice, statistics))
         open_checkpoint(staging)  # a disk that lost bytes is noticed here
     return QuantizeReport(
         out_dir=out_dir,
@@ -122,56 +154,48 @@ def quantize(
         dense=_dense(plan),
         carried=carried,
         dropped={name: why for name, why in left_out.items() if name not in carried},
+        method=choice.name,
+        fallbacks=quantiser.fallbacks,
         seconds=time.monotonic() - begun,
     )
 
 
+def _shards(units: list[Unit], limit: int) -> dict[str, list[Unit]]:
+    """File name to what goes into it, in the model's order."""
+    runs = group_by_size([unit.nbytes for unit in units], limit)
+    return {shard_name(index, len(runs)): [units[i] for i in run] for index, run in enumerate(runs)}
+
+
+def _clear(folder: Path, runs: Mapping[str, list[Unit]]) -> None:
+    """Leave of an earlier run only the weight files that it finished."""
+    for file in folder.iterdir():
+        if file.name not in runs:
+            file.unlink()
+
+
 def _write_weights(
-    units: deque[Unit],
-    folder: Path,
-    checkpoint: Checkpoint,
-    max_shard_bytes: int,
-    progress: Progress | None,
-    params: int,
-) -> None:
-    """Pack and write; ``units`` is emptied on the way, so that each is released when written."""
-    total, total_size = len(units), sum(unit.nbytes for unit in units)
-    runs = group_by_size([unit.nbytes for unit in units], max_shard_bytes)
+    runs: Mapping[str, list[Unit]], folder: Path, quantiser: Quantiser, progress: Progress | None
+) -> dict[str, str]:
+    """Pack and write the files that are not there yet; returns each tensor's file."""
+    total, done = sum(map(len, runs.values())), 0
     weight_map: dict[str, str] = {}
-    for index, run in enumerate(runs):
-        name = shard_name(index, len(runs))
-        shard: dict[str, mx.array] = {}
-        for done in run:
-            unit = units.popleft()
-            _evaluate(unit, checkpoint)
-            shard |= unit.tensors
+    for name, units in runs.items():
+        file, shard = folder / name, dict[str, mx.array]()
+        is_there = file.exists()
+        for unit in units:
+            if is_there:
+                quantiser.skip(unit)
+            else:
+                shard |= quantiser.tensors(unit)
+            done += 1
             if progress is not None:
-                progress(done + 1, total, unit.name)
-        save_shard(folder / name, shard)
-        weight_map |= dict.fromkeys(shard, name)
-        del shard, unit
+                progress(done, total, unit.name)
+        if not is_there:
+            save_shard(file, shard)
+        weight_map |= dict.fromkeys(read_header(file), name)
+        del shard
         mx.clear_cache()
-    metadata = {"total_size": total_size, "total_parameters": params}
-    write_json(
-        folder / "model.safetensors.index.json",
-        {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))},
-    )
-
-
-def _evaluate(unit: Unit, checkpoint: Checkpoint) -> None:
-    try:
-        mx.eval(unit.finite, *unit.tensors.values())
-    except RuntimeError as error:
-        raise MixbitError(f"{checkpoint.folder}: {unit.name} cannot be read: {error}.") from None
-    if unit.finite.item():
-        return
-    culprit = first_non_finite(checkpoint)
-    if culprit is None:
-        raise MixbitError(
-            f"{checkpoint.folder}: {unit.name} holds values too large for the target dtype; "
-            "choose bfloat16 or float32."
-        )
-    raise MixbitError(f"Tensor {culprit} holds a NaN or an infinity; fetch the model again.")
+    return weight_map
 
 
 def _write_config(config: dict[str, Any], plan: Plan, dtype: str | None, folder: Path) -> None:
@@ -196,17 +220,19 @@ def _copy_side_files(source: Path, folder: Path) -> None:
             shutil.copyfile(file, folder / file.name)
 
 
-def _sidecar(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
+def _sidecar(
+    checkpoint: Checkpoint, plan: Plan, choice: Choice, calibration: Calibration | None
+) -> dict[str, Any]:
     config = json.dumps(checkpoint.config, sort_keys=True).encode()
     return {
         "schema": CHECKPOINT_SCHEMA,
         "plan": plan.to_json(),
         "provenance": {
             "recipe": plan.provenance.get("recipe"),
+            "method": choice.name,
+            "calibration": None if calibration is None else calibration.provenance,
             "source_config_sha256": hashlib.sha256(config).hexdigest(),
-            "mixbit": importlib.metadata.version("mixbit"),
-            "mlx": importlib.metadata.version("mlx"),
-            "mlx_lm": importlib.metadata.version("mlx-lm"),
+            **_versions(),
         },
     }
 
@@ -222,21 +248,27 @@ def _dense(plan: Plan) -> dict[str, str]:
     }
 
 
-def _module(parameter: str) -> str:
-    """The module whose weight a parameter is, or the parameter itself if it is no weight."""
-    return parameter.removesuffix(".weight")
-
-
 def _declared_dtype(config: dict[str, Any]) -> str:
     text = config.get("text_config")
     nested = text.get("dtype") if isinstance(text, dict) else None
     return str(config.get("torch_dtype") or nested)
 
 
-def _refuse_full_disk(folder: Path, nbytes: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < nbytes:
+def _refuse_full_disk(out_dir: Path, nbytes: int, staging: Path) -> None:
+    there = sum(file.stat().st_size for file in staging.iterdir())
+    free = shutil.disk_usage(staging).free
+    if free < nbytes - there:
         raise MixbitError(
             f"The checkpoint takes {nbytes / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free "
-            f"at {folder.parent}."
+            f"at {out_dir.parent}."
         )
+
+
+def _identity(files: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """What tells whether files are still the same, without reading them."""
+    return [(file.name, (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
+
+
+def _versions() -> dict[str, str]:
+    names = {"mixbit": "mixbit", "mlx": "mlx", "mlx_lm": "mlx-lm"}
+    return {key: importlib.metadata.version(name) for key, name in names.items()}

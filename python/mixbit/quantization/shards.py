@@ -30,14 +30,16 @@ def shard_name(index: int, count: int) -> str:
 
 
 def save_shard(path: Path, tensors: dict[str, mx.array]) -> None:
-    """Write evaluated tensors to a safetensors file and flush it to the disk.
+    """Write evaluated tensors to a safetensors file, which is there when it is whole.
 
     Raises:
         MixbitError: the file cannot be written.
     """
+    beside = path.with_name(f".{path.name}")
     try:
-        mx.save_safetensors(str(path), tensors, {"format": "mlx"})
-        flush([path])
+        mx.save_safetensors(str(beside), tensors, {"format": "mlx"})
+        flush([beside])
+        beside.replace(path)
     except (OSError, RuntimeError) as error:
         raise MixbitError(f"{path.name} cannot be written: {error}.") from None
 

@@ -1,37 +1,55 @@
-"""A folder that appears whole or not at all."""
+"""A folder that appears whole or not at all, and can be gone on with."""
 
-import secrets
+from __future__ import annotations
+
+import fcntl
+import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from mixbit.checkpoint import write_json
 from mixbit.errors import MixbitError
 from mixbit.quantization.shards import flush
 
+_JOB, _LOCK, _CONTENT = "job.json", "lock", "checkpoint"
+
 
 @contextmanager
-def staged(out_dir: Path) -> Iterator[Path]:
-    """Give a hidden folder beside ``out_dir`` to write to, and rename it to that on success.
+def staged(out_dir: Path, job: Mapping[str, Any]) -> Iterator[Path]:
+    """Give a folder to write to, and rename it to ``out_dir`` on success.
 
-    Whatever ends the block early, Ctrl-C included, removes the folder and the parents that were
-    made for it.
+    It lies in ``.NAME.part`` beside ``out_dir``. A failure removes it, with the parents that were
+    made for it. What interrupts the process (Ctrl-C, SIGTERM, a kill) leaves it, and the next call
+    for the same job finds what was written; another job begins anew.
+
+    Args:
+        out_dir: the folder to make.
+        job: all that the content depends on, JSON values.
 
     Raises:
-        MixbitError: ``out_dir`` exists, at the start or at the end, or cannot be written.
+        MixbitError: ``out_dir`` exists, at the start or at the end, cannot be written, or another
+            process is writing it.
     """
     refuse_existing(out_dir)
-    staging = out_dir.with_name(f".{out_dir.name}.{secrets.token_hex(4)}")
-    new_parents = [parent for parent in staging.parents if not parent.exists()]
+    part = out_dir.with_name(f".{out_dir.name}.part")
+    new_parents = [parent for parent in part.parents if not parent.exists()]
     try:
-        staging.mkdir(parents=True)
-        yield staging
-        flush([*staging.iterdir(), staging])
-        refuse_existing(out_dir)
-        staging.rename(out_dir)
-        flush([out_dir.parent])
+        part.mkdir(parents=True, exist_ok=True)
+        with _alone(part, out_dir):
+            content = _taken_up(part, job)
+            yield content
+            flush([*content.iterdir(), content])
+            refuse_existing(out_dir)
+            content.rename(out_dir)
+            flush([out_dir.parent])
+        shutil.rmtree(part)
+    except (KeyboardInterrupt, SystemExit, _BusyError):
+        raise
     except BaseException as error:
-        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
         for parent in new_parents:
             with suppress(OSError):
                 parent.rmdir()
@@ -44,3 +62,34 @@ def refuse_existing(out_dir: Path) -> None:
     """Raise MixbitError if there is anything at ``out_dir``."""
     if out_dir.exists() or out_dir.is_symlink():
         raise MixbitError(f"{out_dir} exists already; remove it or name another folder.")
+
+
+class _BusyError(MixbitError):
+    """Another process has the folder."""
+
+
+@contextmanager
+def _alone(part: Path, out_dir: Path) -> Iterator[None]:
+    with (part / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _BusyError(f"Another process is writing {out_dir}; wait for it.") from None
+        yield
+
+
+def _taken_up(part: Path, job: Mapping[str, Any]) -> Path:
+    """The folder for the content: as it was left by the same job, else empty."""
+    content, path = part / _CONTENT, part / _JOB
+    text = json.dumps(job, sort_keys=True)
+    try:
+        is_same = json.dumps(json.loads(path.read_text()), sort_keys=True) == text
+    except (OSError, ValueError):
+        is_same = False
+    if not is_same:
+        path.unlink(missing_ok=True)
+        shutil.rmtree(content, ignore_errors=True)
+    content.mkdir(exist_ok=True)
+    if not is_same:
+        write_json(path, job)
+    return content

@@ -1,0 +1,76 @@
+"""Methods by name, and put together: ``awq+gptq+search``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from mixbit.calibration import InputStatistics
+from mixbit.errors import MixbitError
+from mixbit.quantization.methods.gptq import HessianError, gptq
+from mixbit.quantization.methods.packed import Method, Packed
+from mixbit.quantization.methods.rtn import rtn
+from mixbit.quantization.methods.search import search
+
+_SCALES: dict[str, Method] = {"rtn": rtn, "search": search}
+NAMES = (*_SCALES, "gptq")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to do with each weight.
+
+    Attributes:
+        name: as it was asked for.
+        scales: chooses scales and biases.
+        feedback: whether gptq chooses the codes.
+    """
+
+    name: str
+    scales: Method
+    feedback: bool
+
+    @classmethod
+    def of(cls, name: str) -> Choice:
+        """Read the names of methods, joined by ``+``.
+
+        Raises:
+            MixbitError: one is unknown, or they do not go together.
+        """
+        parts = name.split("+")
+        unknown = [part for part in parts if part not in NAMES]
+        if unknown:
+            raise MixbitError(
+                f"There is no method {unknown[0]!r}; join some of {', '.join(NAMES)} by '+'."
+            )
+        if len(set(parts)) < len(parts) or {"rtn", "search"} <= set(parts):
+            raise MixbitError(f"The methods {name} do not go together; choose one for the scales.")
+        return cls(name, search if "search" in parts else rtn, "gptq" in parts)
+
+    def pack(
+        self,
+        weight: mx.array,
+        statistics: InputStatistics | None,
+        bits: int,
+        group_size: int,
+        dtype: mx.Dtype,
+    ) -> tuple[Packed, str | None]:
+        """Quantise as a :class:`Method` does.
+
+        Returns:
+            The packed weight and, where gptq could not be had, why.
+
+        Raises:
+            MixbitError: as a :class:`Method`.
+        """
+        reason = None
+        if self.feedback and weight.ndim == 2:
+            try:
+                packed = gptq(weight, statistics, bits, group_size, scales=self.scales, dtype=dtype)
+                return packed, None
+            except HessianError as error:
+                reason = str(error)
+        elif self.feedback:
+            reason = "Experts have no Hessian."
+        return self.scales(weight, statistics, bits, group_size, dtype=dtype), reason

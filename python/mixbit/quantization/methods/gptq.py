@@ -1,0 +1,120 @@
+"""Codes column by column, what each loses made good by those that follow."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from mixbit.calibration import InputStatistics
+from mixbit.errors import MixbitError
+from mixbit.quantization.methods.packed import Method, Packed, check_weight
+
+Floats = npt.NDArray[np.float32]
+
+# Added to the Hessian's diagonal, as a share of its mean, in turn until it can be factored.
+_DAMPING = (0.01, 0.1, 1.0)
+
+
+class HessianError(MixbitError):
+    """The Hessian is missing or cannot be factored; another method has to serve."""
+
+
+def gptq(
+    weight: mx.array,
+    statistics: InputStatistics | None,
+    bits: int,
+    group_size: int,
+    *,
+    scales: Method,
+    dtype: mx.Dtype | None = None,
+) -> Packed:
+    """GPTQ (Frantar et al., 2022) without reordering, so that groups stay MLX's.
+
+    Columns are rounded from first to last. What a column's rounding changes in the layer's output
+    over calibration text is made up for as far as the columns after it can, which is a step of the
+    Cholesky factor of the inverse Hessian. A group's scales are those that ``scales`` chooses when
+    its turn comes, each channel weighed by what its error costs after all later ones have done
+    their part.
+
+    Args:
+        weight, statistics, bits, group_size, dtype: as a :class:`Method` takes them; ``weight`` is
+            [N, K].
+        scales: the method that chooses scales and biases.
+
+    Raises:
+        HessianError: there is none, or it is not that of any input.
+        MixbitError: as a :class:`Method`.
+    """
+    check_weight(weight, bits, group_size)
+    factor = _factor(None if statistics is None else statistics.hessian)
+    dtype = dtype or weight.dtype
+    left = np.array(weight.astype(mx.float32))  # what is still to be rounded, errors added
+    costs = mx.array(1 / np.diagonal(factor) ** 2)
+    parts: list[Packed] = []
+    codes = np.empty(left.shape, np.uint8)
+    for begin in range(0, left.shape[1], group_size):
+        end = begin + group_size
+        seen = InputStatistics(costs[begin:end], mx.array(1.0))
+        packed = scales(mx.array(left[:, begin:end]), seen, bits, group_size, dtype=dtype)
+        mx.eval(packed)
+        parts.append(packed)
+        errors = _round_group(left, codes, packed, factor, begin, end, 2**bits - 1)
+        left[:, end:] -= errors @ factor[begin:end, end:]
+    return Packed(
+        _packed_codes(codes, bits),
+        mx.concatenate([part.scales for part in parts], axis=1),
+        mx.concatenate([part.biases for part in parts], axis=1),
+    )
+
+
+def _factor(hessian: mx.array | None) -> Floats:
+    """Upper triangular U, [K, K], with U^T U the inverse of the damped Hessian."""
+    if hessian is None:
+        raise HessianError("There is no Hessian; calibrate with --hessian.")
+    h = np.array(hessian, np.float64)
+    diagonal = np.diagonal(h).copy()
+    if not np.isfinite(h).all() or (diagonal < 0).any() or not diagonal.any():
+        raise HessianError("The Hessian is not finite, or has no positive diagonal.")
+    for damping in _DAMPING:
+        np.fill_diagonal(h, diagonal + damping * diagonal.mean())
+        try:
+            # With rows and columns reversed: h = R R^T with R upper triangular, and U = R^-1.
+            root = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]
+        except np.linalg.LinAlgError:
+            continue
+        return np.triu(np.linalg.inv(root)).astype(np.float32)
+    raise HessianError("The Hessian is not positive, even damped.")
+
+
+def _round_group(
+    left: Floats,
+    codes: npt.NDArray[np.uint8],
+    packed: Packed,
+    factor: Floats,
+    begin: int,
+    end: int,
+    top: int,
+) -> Floats:
+    """Round columns [begin, end) of ``left``, those after each within the group adjusted.
+
+    Returns:
+        [N, end - begin]: each column's error over its diagonal element of ``factor``.
+    """
+    scale, bias = (np.array(a.astype(mx.float32))[:, 0] for a in packed[1:])
+    errors = np.empty((len(left), end - begin), np.float32)
+    for column in range(begin, end):
+        values = left[:, column]
+        code = np.clip(np.rint((values - bias) / scale), 0, top)
+        codes[:, column] = code
+        error = (values - (scale * code + bias)) / factor[column, column]
+        left[:, column + 1 : end] -= np.outer(error, factor[column, column + 1 : end])
+        errors[:, column - begin] = error
+    return errors
+
+
+def _packed_codes(codes: npt.NDArray[np.uint8], bits: int) -> mx.array:
+    """Codes [N, K] as rows of one little-endian bit stream each."""
+    bit_rows = np.unpackbits(codes[..., None], axis=-1, count=bits, bitorder="little")
+    stream = np.packbits(bit_rows.reshape(len(codes), -1), axis=-1, bitorder="little")
+    return mx.array(stream.view(np.uint32))

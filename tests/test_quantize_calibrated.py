@@ -1,0 +1,121 @@
+"""``quantize`` by methods that use statistics, on random models of every family."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import mlx_lm
+import pytest
+
+from mixbit.calibration import Calibration
+from mixbit.calibration.run import calibrate
+from mixbit.checkpoint import read_config
+from mixbit.errors import MixbitError
+from mixbit.plan import Plan, QuantSpec
+from mixbit.quantization import quantize
+from mixbit.quantization.methods import Choice
+from models import MODEL_TYPES, build, save_raw
+from test_calibration import write_tokens
+from test_quantize import tensors
+
+
+def calibrated(tmp_path: Path, model_type: str) -> tuple[Path, Path]:
+    """A model and its calibration."""
+    source, out = tmp_path / "source", tmp_path / "c.safetensors"
+    save_raw(model_type, source, dtype=mx.bfloat16)
+    calibrate(source, write_tokens(tmp_path / "data.jsonl", (30, 20)), out, hessian="")
+    return source, out
+
+
+def weight_of(model: object, path: str) -> mx.array:
+    for part in path.split("."):
+        model = model[int(part)] if part.isdigit() else model[part]  # type: ignore[index]
+    return model.weight  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("method", ["search", "gptq+search"])
+def test_each_module_is_packed_by_its_own_statistics(
+    tmp_path: Path, model_type: str, method: str
+) -> None:
+    source, calibration = calibrated(tmp_path, model_type)
+    plan = Plan.load("unsloth-2026-06@3", model=source)
+    report = quantize(source, tmp_path / "out", plan=plan, method=method, calibration=calibration)
+    stored, model = tensors(tmp_path / "out"), build(model_type, dtype=mx.bfloat16)
+    statistics = Calibration.load(calibration, read_config(source))
+    choice, fallbacks = Choice.of(method), set()
+    for path, spec in plan.modules.items():
+        weight = weight_of(model, path)
+        if spec is None:
+            assert mx.array_equal(stored[f"{path}.weight"], weight)
+            continue
+        packed, reason = choice.pack(
+            weight, statistics.of(path), spec.bits, spec.group_size, mx.bfloat16
+        )
+        fallbacks |= {path} if reason else set()
+        for part, want in zip(("weight", "scales", "biases"), packed, strict=True):
+            assert mx.array_equal(stored[f"{path}.{part}"], want), path
+    assert report.fallbacks.keys() == fallbacks
+    if method == "gptq+search":
+        assert all("embed_tokens" in path or "switch_mlp" in path for path in fallbacks)
+    sidecar = json.loads((tmp_path / "out" / "mixbit.json").read_text())["provenance"]
+    assert sidecar["method"] == report.method == method
+    assert sidecar["calibration"]["tokens"] == 50
+    loaded, _ = mlx_lm.load(str(tmp_path / "out"))
+    assert mx.isfinite(loaded(mx.array([[1, 5, 9]]))).all()
+
+
+DYING = """
+import os, signal, sys
+import mlx.core as mx
+from mixbit.quantization import quantize
+mx.set_default_device(mx.cpu)
+def die(done, total, name):
+    if done == total // 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+source, out, calibration, method = sys.argv[1:]
+quantize(source, out, plan="uniform-3", method=method, calibration=calibration,
+         max_shard_bytes=40_000, progress=die)
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    method = "gptq+search"
+    source, calibration = calibrated(tmp_path, "qwen3_5_moe")
+    options = {"plan": "uniform-3", "method": method, "calibration": calibration}
+    quantize(source, tmp_path / "whole", max_shard_bytes=40_000, **options)
+    arguments = [str(source), str(tmp_path / "out"), str(calibration), method]
+    done = subprocess.run(
+        [sys.executable, "-c", DYING, *arguments], check=False, env=dict(os.environ)
+    )
+    assert done.returncode == -signal.SIGKILL
+    kept = list((tmp_path / ".out.part" / "checkpoint").glob("model-*"))
+    assert len(kept) > 2
+    quantize(source, tmp_path / "out", max_shard_bytes=40_000, **options)
+    files = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    assert files == {file.name: file.read_bytes() for file in (tmp_path / "whole").iterdir()}
+    assert not (tmp_path / ".out.part").exists()
+
+
+def test_modes_without_scales_to_choose_are_rounded_with_a_note(tmp_path: Path) -> None:
+    source = save_raw("qwen3_5", tmp_path / "source")
+    path = "language_model.model.layers.0.mlp.up_proj"
+    plan = Plan({path: QuantSpec(4, 32, "mxfp4")})
+    report = quantize(source, tmp_path / "out", plan=plan, method="search")
+    assert report.fallbacks == {path: "Mode mxfp4 is rounded to nearest."}
+
+
+def test_what_cannot_be_done_is_refused(tmp_path: Path) -> None:
+    source = save_raw("qwen3_5", tmp_path / "source")
+    out = tmp_path / "out"
+    with pytest.raises(MixbitError, match="gptq needs a calibration"):
+        quantize(source, out, plan="uniform-4", method="gptq")
+    with pytest.raises(MixbitError, match="no method 'best'"):
+        quantize(source, out, plan="uniform-4", method="best")
+    with pytest.raises(MixbitError, match="There is no calibration file"):
+        quantize(source, out, plan="uniform-4", calibration=tmp_path / "missing")
+    assert {path.name for path in tmp_path.iterdir()} == {"source"}
