@@ -15,7 +15,7 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mixbit import kld, nn, ops
+    from mixbit import kld, nn, ops, search
     from mixbit.errors import MixbitError
     from mixbit.integration.accelerate import accelerate
     from mixbit.integration.load import load
@@ -31,7 +31,7 @@ _HOMES = {
     "load": "mixbit.integration",
     "quantize": "mixbit.quantization",
 }
-_MODULES = ("kld", "nn", "ops")
+_MODULES = ("kld", "nn", "ops", "search")
 
 __all__ = [
     "MixbitError",
@@ -43,6 +43,7 @@ __all__ = [
     "nn",
     "ops",
     "quantize",
+    "search",
 ]
 
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from model import build_config, build_model
+from model import SIZES, Size, build_config, build_model
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 
-def text_config(eos: int, pad: int) -> dict[str, Any]:
+def text_config(size: Size, eos: int, pad: int) -> dict[str, Any]:
     """The ``text_config`` section of config.json."""
-    config = build_config(eos_token_id=eos, pad_token_id=pad)
+    config = build_config(size, eos_token_id=eos, pad_token_id=pad)
     keep = (
         "attention_bias",
         "attention_dropout",
@@ -56,7 +56,7 @@ def text_config(eos: int, pad: int) -> dict[str, Any]:
         "model_type": "qwen3_5_text",
         "dtype": "bfloat16",
         "attn_output_gate": True,
-        "full_attention_interval": 4,
+        "full_attention_interval": size.interval,
         "partial_rotary_factor": config.rope_parameters["partial_rotary_factor"],
         "mamba_ssm_dtype": "float32",
     }
@@ -101,8 +101,9 @@ def main() -> None:
 
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
     end, text_end = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
-    model = build_model(build_config(eos_token_id=end, pad_token_id=text_end))
     state = torch.load(args.checkpoint, weights_only=True)
+    size = SIZES[state["size"]]
+    model = build_model(size, build_config(size, eos_token_id=end, pad_token_id=text_end))
     model.load_state_dict(state["model"])
     tensors = {
         stored_name(name): stored_value(name, value) for name, value in model.state_dict().items()
@@ -116,7 +117,7 @@ def main() -> None:
         "tie_word_embeddings": False,
         "eos_token_id": end,
         "pad_token_id": text_end,
-        "text_config": text_config(end, text_end),
+        "text_config": text_config(size, end, text_end),
     }
     (args.out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     generation = {

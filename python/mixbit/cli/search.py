@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixbit.cli.output import Output, add_json_option, named_progress_bar, plain_table
 from mixbit.errors import MixbitError
 
+if TYPE_CHECKING:
+    from mixbit.search.swap import Packing
+
 _DATA = 'JSONL file of {"messages": [...]}, {"text": ...} or {"tokens": [...]} lines, or text file'
 _GRAINS = ("tensor", "layer-class", "class")
+_METHODS = ("rtn", "search")
 _SHOWN = 20
 
 
@@ -158,6 +162,18 @@ def _add_protocol(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-size", type=int, default=8, help="windows run together (default: 8)"
     )
+    parser.add_argument(
+        "--method",
+        choices=_METHODS,
+        default="rtn",
+        help="how weights are packed: round to nearest, or the scales that lose least (default: "
+        "rtn)",
+    )
+    parser.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="what mixbit calibrate or llama.cpp's imatrix measured, for the method",
+    )
 
 
 def run_sensitivity(args: argparse.Namespace) -> None:
@@ -179,6 +195,7 @@ def run_sensitivity(args: argparse.Namespace) -> None:
             batch_size=args.batch_size,
             settle=args.settle,
             round_documents=args.round_documents,
+            packing=packing(args),
             progress=progress,
         )
     if not _speaks():
@@ -224,6 +241,7 @@ def run_search(args: argparse.Namespace) -> None:
             floors={**ROUTER_FLOOR, **dict(map(_floor, args.floor))},
             candidates=args.candidates,
             pairs=args.pairs,
+            packing=packing(args),
             num_samples=args.num_samples,
             window=args.window or None,
             score=args.score,
@@ -243,6 +261,20 @@ def run_search(args: argparse.Namespace) -> None:
         f"Written to {args.out}: {', '.join(files)}, search.json, report.html.",
     )
     output.write(result.to_json())
+
+
+def packing(args: argparse.Namespace) -> Packing:
+    """What the options say of how weights are packed."""
+    from mixbit.calibration import Calibration
+    from mixbit.checkpoint import read_config
+    from mixbit.integration import resolve
+    from mixbit.quantization import methods
+    from mixbit.search.swap import Packing
+
+    calibration = None
+    if args.calibration is not None:
+        calibration = Calibration.load(args.calibration, read_config(resolve(args.model)))
+    return Packing(getattr(methods, args.method), calibration)
 
 
 def _floor(text: str) -> tuple[str, int]:

@@ -103,6 +103,12 @@ class Choices:
         modules = whole | dict(self.change(choice))
         return Plan(modules, name, provenance, self._table.structure)
 
+    def uniform(self, limit: int) -> Plan | None:
+        """The uniform recipe of most bits that takes at most ``limit`` bytes, None if none does."""
+        structure = self._table.structure
+        plans = (Plan.load(f"uniform-{bits}", model=structure) for bits in (8, 6, 5, 4, 3, 2))
+        return next((plan for plan in plans if plan.report()["bytes"] <= limit), None)
+
     def predicted(self, plan: Plan) -> float | None:
         """Sum of the measured KLD of what a plan does, None where it does what was not measured."""
         total = 0.0

@@ -58,9 +58,10 @@ def search(
     For each budget the sum of sensitivities is minimised exactly. The ``pairs`` groups that
     contribute most to it are then measured two by two, and what both together add or save enters
     the sum; the best ``candidates`` of that are measured as whole plans, and the best measured one
-    is what is found. A plan given to compare with takes part: if it keeps the budget and measures
-    lower than everything else, it is what is found. For each such plan, besides, the smallest plan
-    that measures no higher is looked for. Its size is a budget if none is given.
+    is what is found. Plans given to compare with, and the largest ``uniform-N`` that keeps the
+    budget, take part: if one of them measures lower than everything else, it is what is found. For
+    each plan given, besides, the smallest plan that measures no higher is looked for. Their sizes
+    are the budgets if none is given.
 
     If the run ends early, the same call goes on from the measurements that were finished.
 
@@ -224,6 +225,9 @@ class _Hunt:
             self._try(choice, knapsack.value(choice))
             seen.append(choice)
         rivals = [one for one in [*self.tried.values(), *inputs] if one.nbytes <= limit]
+        uniform = self._choices.uniform(limit)
+        if uniform is not None:
+            rivals.append(self.try_input(uniform))
         return Found(limit, min(rivals, key=lambda one: one.mean))
 
     def smaller_than(self, given: Tried) -> Tried:

@@ -23,7 +23,7 @@ from mixbit.plan import QuantSpec
 from mixbit.search.groups import Group, groups_of
 from mixbit.search.journal import Journal
 from mixbit.search.proxies import PROXIES, Errors, stage_errors
-from mixbit.search.score import Array, Counts, Score, stability
+from mixbit.search.score import Counts, Score, stability
 from mixbit.search.stages import Stages
 from mixbit.search.swap import Packing
 from mixbit.search.table import Cell, Sensitivity
@@ -296,6 +296,3 @@ def _rounds(stream: Stream, first: int) -> list[list[int]]:
         sizes.append(sum(sizes))
     ends = list(accumulate(sizes))
     return [drawn[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-
-
-__all__ = ["WIDTHS", "Array", "Workplace", "sensitivity"]
