@@ -66,6 +66,45 @@ RANDOM_CASES = (
 )
 
 
+# Correlation of the keys, beta and the logarithm of the gate: from easy to what breaks an inverse.
+REGIMES = {
+    "random": (0.0, 0.5, -0.05),
+    "slow": (0.0, 0.95, -1e-3),
+    "correlated": (0.6, 0.95, -1e-3),
+    "alike": (0.9, 0.99, -1e-4),
+    "identical": (1.0, 0.999, -1e-6),
+}
+RULE_FILE = FOLDER / "gated_delta_rule.npz"
+
+
+def rule_inputs(regime: str, seed: int = 0) -> list[np.ndarray]:
+    """q, k ``[1, 70, 2, 24]``, v ``[1, 70, 4, 8]``, g and beta ``[1, 70, 4]``, float32.
+
+    q is divided by the root of its dimension, as the rule's callers do.
+    """
+    correlation, beta, decay = REGIMES[regime]
+    rng = np.random.RandomState(seed)
+    q, k = rng.normal(size=(2, 1, 70, 2, 24))
+    k = np.sqrt(correlation) * rng.normal(size=(1, 1, 2, 24)) + np.sqrt(1 - correlation) * k
+    q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    v = rng.normal(size=(1, 70, 4, 8))
+    g = np.exp(decay * 2 * rng.uniform(size=(1, 70, 4)))
+    betas = 1 - (1 - beta) * 2 * rng.uniform(size=(1, 70, 4))
+    return [x.astype(np.float32) for x in (q / np.sqrt(24), k, v, g, betas)]
+
+
+def transformers_rule(inputs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The rule's y ``[1, 70, 4, 8]`` and state ``[1, 4, 8, 24]`` of transformers, step by step."""
+    import torch
+    from transformers.models.qwen3_next import modeling_qwen3_next
+
+    q, k, v, g, beta = (torch.from_numpy(x) for x in inputs)
+    y, state = modeling_qwen3_next.torch_recurrent_gated_delta_rule(
+        q * q.shape[-1] ** 0.5, k, v, g.log(), beta, output_final_state=True
+    )
+    return y.numpy(), state.transpose(-1, -2).contiguous().numpy()
+
+
 def tiny_file(index: int) -> Path:
     """Golden file of the trained model on one held-out document.
 

@@ -18,6 +18,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 from mlx_lm import load
+from mlx_lm.models.gated_delta import gated_delta_ops
 from transformers import AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -26,10 +27,14 @@ from goldens import (
     DOCUMENTS,
     FOLDER,
     RANDOM_CASES,
+    REGIMES,
+    RULE_FILE,
     TOLERANCE,
+    rule_inputs,
     tiny_file,
     tiny_reference,
     transformers_logits,
+    transformers_rule,
 )
 from mixbit.data import tiny_model
 
@@ -53,6 +58,19 @@ def write(file: Path, folder: Path, golden: dict[str, np.ndarray]) -> None:
     print(f"{file.name}: {file.stat().st_size} bytes, mlx-lm within {worst:.1e}")
 
 
+def rule() -> dict[str, np.ndarray]:
+    """The gated delta rule's y and state in every regime."""
+    golden = {}
+    for regime in REGIMES:
+        inputs = rule_inputs(regime)
+        y, state = golden[f"{regime}.y"], golden[f"{regime}.state"] = transformers_rule(inputs)
+        stock = gated_delta_ops(*(mx.array(array) for array in inputs))
+        for array, other in zip((y, state), stock, strict=True):
+            if not np.abs(array - np.array(other)).max() < 1e-5 * np.abs(array).max():
+                raise SystemExit(f"transformers and mlx-lm differ on the {regime} rule")
+    return golden
+
+
 def main() -> None:
     """Command line entry."""
     mx.set_default_device(mx.cpu)
@@ -66,6 +84,7 @@ def main() -> None:
             tokens = case.tokens()
             golden = {"tokens": tokens, "logits": transformers_logits(folder, tokens)}
             write(case.file, folder, golden)
+    np.savez_compressed(RULE_FILE, **rule())
 
 
 if __name__ == "__main__":
