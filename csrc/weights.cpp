@@ -13,14 +13,27 @@ using cpu::WeightKind;
 
 namespace {
 
+// Whether values follow each other in the order of the indices. MLX's flag is false where a
+// dimension of one was moved, as in a convolution's weight from PyTorch.
+bool in_order(const mx::array& a) {
+  int64_t step = 1;
+  for (int i = a.ndim() - 1; i >= 0; --i) {
+    if (a.shape(i) != 1 && a.strides(i) != step) {
+      return false;
+    }
+    step *= a.shape(i);
+  }
+  return true;
+}
+
 // Whether `a` lies, or will lie, row after row: what our primitives write does, also reshaped.
 bool is_row_contiguous(const mx::array& a) {
-  if (a.status() != mx::array::Status::unscheduled) {
-    return a.flags().row_contiguous;
-  }
   const mx::array* source = &a;
   while (source->has_primitive() && std::string_view(source->primitive().name()) == "Reshape") {
     source = &source->inputs()[0];
+  }
+  if (source->status() != mx::array::Status::unscheduled) {
+    return source->flags().row_contiguous || in_order(*source);
   }
   return source->has_primitive() &&
          std::string_view(source->primitive().name()).starts_with("Mixbit");
