@@ -11,47 +11,59 @@ using namespace metal;
 // ---- the convolution ----------------------------------------------------------------------------
 
 // The steps of one row of the batch as the convolution sees them, those before the first included.
-template <typename T>
+// W is the type of its weights.
+template <typename T, typename W, short taps>
 struct Steps {
-  uint T_, C, taps, present;
+  uint T_, C, present;
   size_t first;              // the row's first step, among those of all rows
   size_t first_before;       // likewise of the taps − 1 before it
   const device T* qkv;       // [T, C]
   const device T* before;    // [taps − 1, C]
   const device uchar* mask;  // [T]
-  Array weight;              // [C, taps]
+  const device W* weight;    // [C, taps]
 
   METAL_FUNC Steps(constant DeltaNetParams& p, uint batch, const device T* qkv,
-                   const device T* before, const device uchar* mask, const device uchar* weight)
+                   const device T* before, const device uchar* mask, const device W* weight)
       : T_(p.T),
         C(2 * p.Hk * p.Dk + p.Hv * p.Dv),
-        taps(p.taps),
         present(p.present),
         first(size_t(batch) * p.T),
-        first_before(size_t(batch) * (p.taps - 1)),
+        first_before(size_t(batch) * (taps - 1)),
         qkv(qkv + first * C),
         before(before + first_before * C),
         mask(mask + first),
-        weight{weight, p.conv_weight} {}
+        weight(weight) {}
 
   METAL_FUNC bool seen(uint t) const { return !(present & kMask) || mask[t]; }
 
-  // Zero where nothing was, or a mask hides it; step >= 1 − taps.
+  // Zero where nothing was or will be, or a mask hides it; step >= 1 − taps.
   METAL_FUNC float input(int step, uint channel) const {
     if (step < 0) {
-      const size_t row = step + int(taps - 1);
+      const size_t row = step + (taps - 1);
       return present & kConvState ? to_float(before[row * C + channel]) : 0.0f;
     }
-    return seen(step) ? to_float(qkv[size_t(step) * C + channel]) : 0.0f;
+    return uint(step) < T_ && seen(step) ? to_float(qkv[size_t(step) * C + channel]) : 0.0f;
   }
 
-  // SiLU of the convolution.
-  METAL_FUNC float mixed(uint t, uint channel) const {
-    float sum = 0.0f;
-    for (uint j = 0; j < taps; ++j) {
-      sum = fma(input(int(t + j) - int(taps - 1), channel), weight[channel * taps + j], sum);
+  // SiLU of the convolution at `run` steps from t on.
+  template <short run>
+  METAL_FUNC void mix(uint t, uint channel, thread float* mixed) const {
+    float x[taps - 1 + run];
+    UNROLL for (short j = 0; j < taps - 1 + run; ++j) {
+      x[j] = input(int(t) + j - (taps - 1), channel);
     }
-    return silu(sum);
+    UNROLL for (short i = 0; i < run; ++i) {
+      mixed[i] = 0.0f;
+    }
+    UNROLL for (short j = 0; j < taps; ++j) {
+      const float w = to_float(weight[channel * taps + j]);
+      UNROLL for (short i = 0; i < run; ++i) {
+        mixed[i] = fma(x[i + j], w, mixed[i]);
+      }
+    }
+    UNROLL for (short i = 0; i < run; ++i) {
+      mixed[i] = silu(mixed[i]);
+    }
   }
 
   // Writes what the convolution has to remember of so many channels, each by one threadgroup: the
@@ -59,9 +71,9 @@ struct Steps {
   METAL_FUNC void keep(device T* out, const device int* lengths, uint batch, uint channel,
                        uint count, uint thread_index, uint threads) const {
     const int end = present & kLengths ? clamp(lengths[batch], 0, int(T_)) : int(T_);
-    for (uint j = 0; j + 1 < taps; ++j) {
+    for (short j = 0; j < taps - 1; ++j) {
       for (uint c = channel + thread_index; c < channel + count; c += threads) {
-        out[(first_before + j) * C + c] = T(input(end - int(taps - 1) + int(j), c));
+        out[(first_before + j) * C + c] = T(input(end - (taps - 1) + j, c));
       }
     }
   }

@@ -111,14 +111,17 @@ struct State {
 };
 
 // A lane's columns of q and k at one step, normalised.
-template <short cols, typename T>
-METAL_FUNC void make_keys(Steps<T> steps, uint t, Channels channel, uint Dk, ushort lane,
+template <short cols, typename Steps>
+METAL_FUNC void make_keys(Steps steps, uint t, Channels channel, uint Dk, ushort lane,
                           thread Slice<cols>& q, thread Slice<cols>& k) {
   float qq = 0.0f, kk = 0.0f;
   UNROLL for (short c = 0; c < cols; ++c) {
     const uint i = lane * cols + c;
-    q.v[c] = i < Dk ? steps.mixed(t, channel.q + i) : 0.0f;
-    k.v[c] = i < Dk ? steps.mixed(t, channel.k + i) : 0.0f;
+    q.v[c] = k.v[c] = 0.0f;
+    if (i < Dk) {
+      steps.template mix<1>(t, channel.q + i, &q.v[c]);
+      steps.template mix<1>(t, channel.k + i, &k.v[c]);
+    }
     qq = fma(q.v[c], q.v[c], qq);
     kk = fma(k.v[c], k.v[c], kk);
   }
@@ -151,26 +154,27 @@ METAL_FUNC float slice_dot(Slice<cols> a, Slice<cols> b) {
 }
 
 // `made`: q and k are those of delta_net_keys.
-template <typename T, short rows, short cols, bool whole, short tile, bool keep_steps, bool made>
+template <typename T, typename W, short taps, short rows, short cols, bool whole, short tile,
+          bool keep_steps, bool made>
 [[kernel, max_total_threads_per_threadgroup(kDeltaThreads)]] void delta_net(
     constant DeltaNetParams& params [[buffer(0)]], const device T* qkv [[buffer(1)]],
     const device T* z [[buffer(2)]], const device float* a [[buffer(3)]],
-    const device float* b [[buffer(4)]], const device uchar* conv_weight [[buffer(5)]],
+    const device float* b [[buffer(4)]], const device W* conv_weight [[buffer(5)]],
     const device uchar* A_log [[buffer(6)]], const device uchar* dt_bias [[buffer(7)]],
     const device uchar* norm_weight [[buffer(8)]], const device T* conv_state [[buffer(9)]],
     const device float* state [[buffer(10)]], const device uchar* mask [[buffer(11)]],
     const device int* lengths [[buffer(12)]], device T* y [[buffer(13)]],
     device T* conv_out [[buffer(14)]], device float* state_out [[buffer(15)]],
-    const device float* keys [[buffer(16)]], uint2 group [[threadgroup_position_in_grid]],
+    const device float* keys [[buffer(16)]], uint3 group [[threadgroup_position_in_grid]],
     ushort thread_index [[thread_index_in_threadgroup]],
     ushort simdgroup [[simdgroup_index_in_threadgroup]],
     ushort lane [[thread_index_in_simdgroup]]) {
   threadgroup Slice<cols> q[tile * 32], k[tile * 32];
   threadgroup float values[tile * 32 * rows];  // then outputs
   threadgroup Gates gates[tile];
-  const uint hv = group.x, batch = group.y, share = params.Hv / params.Hk, T_ = params.T;
-  const Channels channel(params, hv / share, hv);
-  const Steps<T> steps(params, batch, qkv, conv_state, mask, conv_weight);
+  const uint hk = group.y, hv = hk * params.share + group.x, batch = group.z, T_ = params.T;
+  const Channels channel(params, hk, hv);
+  const Steps<T, W, taps> steps(params, batch, qkv, conv_state, mask, conv_weight);
   const GateWeights weights{{A_log, params.A_log}, {dt_bias, params.dt_bias}};
   const uint per_head = params.Dv * params.Dk;
 
@@ -199,8 +203,13 @@ template <typename T, short rows, short cols, bool whole, short tile, bool keep_
       }
     } else if (simdgroup >= tile && simdgroup < tile + count) {
       const ushort step = simdgroup - tile;
-      for (uint i = lane; i < 32 * rows; i += 32) {
-        values[step * 32 * rows + i] = i < params.Dv ? steps.mixed(t0 + step, channel.v + i) : 0.0f;
+      UNROLL for (short r = 0; r < rows; ++r) {
+        const uint i = 32 * r + lane;
+        float v = 0.0f;
+        if (i < params.Dv) {
+          steps.template mix<1>(t0 + step, channel.v + i, &v);
+        }
+        values[step * 32 * rows + i] = v;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -227,7 +236,7 @@ template <typename T, short rows, short cols, bool whole, short tile, bool keep_
   }
 
   steps.keep(conv_out, lengths, batch, channel.v, params.Dv, thread_index, kDeltaThreads);
-  if (!made && hv % share == 0) {
+  if (!made && group.x == 0) {
     steps.keep(conv_out, lengths, batch, channel.q, params.Dk, thread_index, kDeltaThreads);
     steps.keep(conv_out, lengths, batch, channel.k, params.Dk, thread_index, kDeltaThreads);
   }

@@ -48,43 +48,52 @@ METAL_FUNC void add_product(thread simdgroup_float8x8& sum, simdgroup_float8x8 a
 
 // ---- keys ---------------------------------------------------------------------------------------
 
-// SIMD group s of a threadgroup has step 8 x + s of head y: q's first, then k's.
-template <typename T, short cols>
-[[kernel]] void delta_net_keys(constant DeltaNetParams& params [[buffer(0)]],
-                               const device T* qkv [[buffer(1)]],
-                               const device uchar* conv_weight [[buffer(5)]],
-                               const device T* conv_state [[buffer(9)]],
-                               const device uchar* mask [[buffer(11)]],
-                               const device int* lengths [[buffer(12)]],
-                               device T* conv_out [[buffer(14)]], device float* keys [[buffer(16)]],
-                               uint3 group [[threadgroup_position_in_grid]],
-                               ushort thread_index [[thread_index_in_threadgroup]],
-                               ushort simdgroup [[simdgroup_index_in_threadgroup]],
-                               ushort lane [[thread_index_in_simdgroup]]) {
-  const Steps<T> steps(params, group.z, qkv, conv_state, mask, conv_weight);
-  const uint t = group.x * kKeySteps + simdgroup, channel = group.y * params.Dk;
-  if (t < params.T) {
-    float v[cols];
-    float squares = 0.0f;
-    UNROLL for (short c = 0; c < cols; ++c) {
-      const uint i = lane * cols + c;
-      v[c] = i < params.Dk ? steps.mixed(t, channel + i) : 0.0f;
-      squares = fma(v[c], v[c], squares);
-    }
-    const float scale = group.y < params.Hk ? rsqrt(float(params.Dk)) : 1.0f;
-    const float factor = rsqrt(simd_sum(squares) + kSquaresEps) * scale;
-    device float* row = keys + (steps.first + t) * (2 * params.Hk * params.Dk) + channel;
-    UNROLL for (short c = 0; c < cols; ++c) {
-      const uint i = lane * cols + c;
-      if (i < params.Dk) {
-        row[i] = v[c] * factor;
+// A SIMD group has a few steps of head y: q's first, then k's.
+template <typename T, typename W, short taps, short cols>
+[[kernel, max_total_threads_per_threadgroup(32 * kKeyGroups)]] void delta_net_keys(
+    constant DeltaNetParams& params [[buffer(0)]], const device T* qkv [[buffer(1)]],
+    const device W* conv_weight [[buffer(5)]], const device T* conv_state [[buffer(9)]],
+    const device uchar* mask [[buffer(11)]], const device int* lengths [[buffer(12)]],
+    device T* conv_out [[buffer(14)]], device float* keys [[buffer(16)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    ushort thread_index [[thread_index_in_threadgroup]],
+    ushort simdgroup [[simdgroup_index_in_threadgroup]],
+    ushort lane [[thread_index_in_simdgroup]]) {
+  const Steps<T, W, taps> steps(params, group.z, qkv, conv_state, mask, conv_weight);
+  const uint t0 = (group.x * kKeyGroups + simdgroup) * kKeyRun, channel = group.y * params.Dk;
+  float mixed[cols][kKeyRun];
+  UNROLL for (short c = 0; c < cols; ++c) {
+    const uint i = lane * cols + c;
+    if (i < params.Dk) {
+      steps.template mix<kKeyRun>(t0, channel + i, mixed[c]);
+    } else {
+      UNROLL for (short s = 0; s < kKeyRun; ++s) {
+        mixed[c][s] = 0.0f;
       }
     }
   }
+  const float scale = group.y < params.Hk ? rsqrt(float(params.Dk)) : 1.0f;
+  device float* row = keys + (steps.first + t0) * (2 * params.Hk * params.Dk) + channel;
+  UNROLL for (short s = 0; s < kKeyRun; ++s) {
+    float squares = 0.0f;
+    UNROLL for (short c = 0; c < cols; ++c) {
+      squares = fma(mixed[c][s], mixed[c][s], squares);
+    }
+    const float factor = rsqrt(simd_sum(squares) + kSquaresEps) * scale;
+    UNROLL for (short c = 0; c < cols; ++c) {
+      const uint i = lane * cols + c;
+      if (t0 + s < params.T && i < params.Dk) {
+        row[i] = mixed[c][s] * factor;
+      }
+    }
+    row += 2 * params.Hk * params.Dk;
+  }
   if (group.x == 0) {
-    steps.keep(conv_out, lengths, group.z, channel, params.Dk, thread_index, 32 * kKeySteps);
+    steps.keep(conv_out, lengths, group.z, channel, params.Dk, thread_index, 32 * kKeyGroups);
   }
 }
+
+constant constexpr ushort kFactorFloats = sizeof(ChunkFactors) / sizeof(float);
 
 // ---- factors ------------------------------------------------------------------------------------
 
@@ -154,10 +163,9 @@ template <short key_blocks>
   }
 
   const GateWeights weights{{A_log, params.A_log}, {dt_bias, params.dt_bias}};
-  const uint share = params.Hv / params.Hk;
   const short j = lane % kChunk;
   const bool upper = lane >= kChunk;
-  for (uint hv = group.y * share; hv < (group.y + 1) * share; ++hv) {
+  for (uint hv = group.y * params.share; hv < (group.y + 1) * params.share; ++hv) {
     device ChunkFactors& out =
         factors[(size_t(group.z) * params.Hv + hv) * ((params.T + kChunk - 1) / kChunk) + group.x];
     if (!upper) {
@@ -221,16 +229,16 @@ template <short key_blocks>
 // A threadgroup has a value head of a row of the batch. SIMD group s has columns 8 s … of Sᵀ, in
 // registers, as blocks of 8 keys by 8 values; all share q and k of the chunk, and the values, which
 // become outputs for the norm.
-template <typename T, short key_blocks, short value_blocks>
+template <typename T, typename W, short taps, short key_blocks, short value_blocks>
 [[kernel, max_total_threads_per_threadgroup(32 * value_blocks)]] void delta_net_chunks(
     constant DeltaNetParams& params [[buffer(0)]], const device T* qkv [[buffer(1)]],
-    const device T* z [[buffer(2)]], const device uchar* conv_weight [[buffer(5)]],
+    const device T* z [[buffer(2)]], const device W* conv_weight [[buffer(5)]],
     const device uchar* norm_weight [[buffer(8)]], const device T* conv_state [[buffer(9)]],
     const device float* state [[buffer(10)]], const device uchar* mask [[buffer(11)]],
     const device int* lengths [[buffer(12)]], device T* y [[buffer(13)]],
     device T* conv_out [[buffer(14)]], device float* state_out [[buffer(15)]],
     const device float* keys [[buffer(16)]], const device ChunkFactors* factors [[buffer(17)]],
-    uint2 group [[threadgroup_position_in_grid]],
+    uint3 group [[threadgroup_position_in_grid]],
     ushort thread_index [[thread_index_in_threadgroup]],
     ushort simdgroup [[simdgroup_index_in_threadgroup]],
     ushort lane [[thread_index_in_simdgroup]]) {
@@ -238,11 +246,17 @@ template <typename T, short key_blocks, short value_blocks>
   constexpr short key_pitch = Dk + 4, value_pitch = Dv + 4;  // rows begin in different banks
   threadgroup float q[kChunk * key_pitch], k[kChunk * key_pitch];
   threadgroup float values[kChunk * value_pitch];
-  const uint hv = group.x, batch = group.y;
-  const Channels channel(params, hv / (params.Hv / params.Hk), hv);
-  const Steps<T> steps(params, batch, qkv, conv_state, mask, conv_weight);
+  threadgroup float staged[kFactorFloats];
+  const threadgroup ChunkFactors& f = *(const threadgroup ChunkFactors*)staged;
+  const uint hk = group.y, hv = hk * params.share + group.x, batch = group.z;
+  const Channels channel(params, hk, hv);
+  const Steps<T, W, taps> steps(params, batch, qkv, conv_state, mask, conv_weight);
   const MatrixPlace at(lane);
   const uint stride = 2 * params.Hk * Dk, chunks = (params.T + kChunk - 1) / kChunk;
+  // A thread's values: four steps of one channel.
+  constexpr short value_run = kChunk * Dv / threads;
+  const ushort value_column = thread_index % ushort(Dv);
+  const ushort value_row = thread_index / ushort(Dv) * value_run;
   const size_t head = size_t(batch) * params.Hv + hv;
 
   simdgroup_float8x8 S[key_blocks];
@@ -255,8 +269,8 @@ template <typename T, short key_blocks, short value_blocks>
     const uint t0 = chunk * kChunk;
     const short count = min(uint(kChunk), params.T - t0);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (short i = thread_index; i < kChunk * Dk / 4; i += threads) {
-      const short row = i / (Dk / 4), column = i % (Dk / 4) * 4;
+    for (ushort i = thread_index; i < kChunk * Dk / 4; i += threads) {
+      const ushort row = ushort(i / ushort(Dk / 4)), column = i % ushort(Dk / 4) * 4;
       const device float* from = keys + (steps.first + t0 + row) * stride + column;
       float4 q4 = 0.0f, k4 = 0.0f;
       if (row < count) {
@@ -266,10 +280,14 @@ template <typename T, short key_blocks, short value_blocks>
       *(threadgroup float4*)(q + row * key_pitch + column) = q4;
       *(threadgroup float4*)(k + row * key_pitch + column) = k4;
     }
-    for (short i = thread_index; i < kChunk * Dv; i += threads) {
-      const short row = i / Dv, column = i % Dv;
-      values[row * value_pitch + column] =
-          row < count ? steps.mixed(t0 + row, channel.v + column) : 0.0f;
+    float mixed[value_run];
+    steps.template mix<value_run>(t0 + value_row, channel.v + value_column, mixed);
+    UNROLL for (short i = 0; i < value_run; ++i) {
+      values[(value_row + i) * value_pitch + value_column] = mixed[i];
+    }
+    const device float* from = (const device float*)(factors + head * chunks + chunk);
+    for (ushort i = thread_index; i < kFactorFloats; i += threads) {
+      staged[i] = from[i];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
@@ -285,7 +303,6 @@ template <typename T, short key_blocks, short value_blocks>
         add_product(qs[i], fragment(q[from], q[from + 1]), S[b]);
       }
     }
-    const device ChunkFactors& f = factors[head * chunks + chunk];
     threadgroup float* outputs = values + at.row * value_pitch + 8 * simdgroup + at.column;
     UNROLL for (short i = 0; i < 2; ++i) {
       const float start = f.start[8 * i + at.row];

@@ -96,7 +96,8 @@ struct KlDivergenceParams {
 enum {
   kDeltaThreads = 1024,  // that share the rows of a head's state
   kDeltaSteps = 8,       // that they take in one go, at most
-  kKeySteps = 8,         // whose q or k one threadgroup makes
+  kKeyRun = 4,           // whose q or k one SIMD group makes
+  kKeyGroups = 4,        // SIMD groups of such a threadgroup
   kChunk = 16            // steps that go through the matrix units together
 };
 
@@ -105,10 +106,10 @@ enum DeltaNetPresent { kConvState = 1, kRecurrentState = 2, kMask = 4, kLengths 
 
 struct DeltaNetParams {
   uint32_t T, Hk, Hv, Dk, Dv;
-  uint32_t taps;                                      // of the convolution
-  uint32_t present;                                   // DeltaNetPresent
-  uint32_t conv_weight, A_log, dt_bias, norm_weight;  // MixbitElement
-  float eps;                                          // of the norm
+  uint32_t share;                        // Hv / Hk
+  uint32_t present;                      // DeltaNetPresent
+  uint32_t A_log, dt_bias, norm_weight;  // MixbitElement
+  float eps;                             // of the norm
 };
 
 // What the steps of a chunk do to each other in one value head: see delta_net_chunks.metal. 16 x 16

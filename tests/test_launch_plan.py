@@ -152,21 +152,22 @@ def delta_net(T: int, present: tuple[bool, ...] = (True,) * 4, **more: Any) -> A
 def test_few_steps_of_delta_net_are_one_launch(T: int, tile: int) -> None:
     plan = delta_net(T, present=(False, True, False, True))
     (launch,) = plan.launches
-    assert launch.kernel == f"delta_net_bfloat_4_4_true_{tile}_false_false"
-    assert (launch.threadgroups, launch.threads) == ([6, 3, 1], [1024, 1, 1])
+    assert launch.kernel == f"delta_net_bfloat_bfloat_4_4_4_true_{tile}_false_false"
+    assert (launch.threadgroups, launch.threads) == ([3, 2, 3], [1024, 1, 1])
     assert plan.temporaries == []
     buffers = dict(launch.buffers)
     assert (buffers[10], buffers[12]) == (("input", 8), ("input", 9))
     assert 9 not in buffers and 11 not in buffers
-    assert struct.unpack("=11If", launch.params)[:7] == (T, 2, 6, 128, 128, 4, 2 | 8)
+    assert struct.unpack("=10If", launch.params)[:7] == (T, 2, 6, 128, 128, 3, 2 | 8)
 
 
 def test_many_steps_of_delta_net_are_three() -> None:
     plan = delta_net(100)
     assert [launch.kernel for launch in plan.launches] == [
-        "delta_net_keys_bfloat_4", "delta_net_factors_16", "delta_net_chunks_bfloat_16_16",
+        "delta_net_keys_bfloat_bfloat_4_4", "delta_net_factors_16",
+        "delta_net_chunks_bfloat_bfloat_4_16_16",
     ]  # fmt: skip
-    assert [launch.threadgroups for launch in plan.launches] == [[13, 4, 3], [7, 2, 3], [6, 3, 1]]
+    assert [launch.threadgroups for launch in plan.launches] == [[7, 4, 3], [7, 2, 3], [3, 2, 3]]
     assert plan.launches[2].threads == [512, 1, 1]
     # q and k in fp32, and the factors of seven chunks of each value head.
     assert plan.temporaries == [4 * 3 * 100 * 2 * 2 * 128, 3 * 6 * 7 * 4 * (6 * 64 + 36)]

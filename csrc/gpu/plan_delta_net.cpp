@@ -23,9 +23,8 @@ DeltaNetParams params_of(const DeltaNet& op) {
           static_cast<uint32_t>(op.Hv),
           static_cast<uint32_t>(op.Dk),
           static_cast<uint32_t>(op.Dv),
-          static_cast<uint32_t>(op.taps),
+          static_cast<uint32_t>(op.Hv / op.Hk),
           present(op),
-          element_code(op.conv_weight),
           element_code(op.A_log),
           element_code(op.dt_bias),
           element_code(op.norm_weight),
@@ -62,6 +61,19 @@ std::string boolean(bool value) {
   return value ? "true" : "false";
 }
 
+// Template arguments of a kernel that convolves, before others.
+std::vector<std::string> convolution(const DeltaNet& op, const std::vector<std::string>& others) {
+  std::vector<std::string> arguments{msl_type(op.x), msl_type(op.conv_weight),
+                                     std::to_string(op.taps)};
+  arguments.insert(arguments.end(), others.begin(), others.end());
+  return arguments;
+}
+
+std::array<uint32_t, 3> value_heads(const DeltaNet& op) {
+  return {static_cast<uint32_t>(op.Hv / op.Hk), static_cast<uint32_t>(op.Hk),
+          static_cast<uint32_t>(op.B)};
+}
+
 Launch launch_of(const DeltaNet& op, const std::string& family, const std::string& kernel,
                  const std::vector<std::string>& arguments, const std::vector<uint32_t>& buffers) {
   Launch launch = make_launch(family, kernel, arguments);
@@ -76,14 +88,14 @@ Launch steps(const DeltaNet& op, bool made) {
   if (made) {
     buffers.push_back(16);
   }
-  Launch launch =
-      launch_of(op, "delta_net", "delta_net",
-                {msl_type(op.x), std::to_string(ceil_div(op.Dv, 32)),
-                 std::to_string(ceil_div(op.Dk, 32)), boolean(op.Dv % 32 == 0 && op.Dk % 32 == 0),
-                 std::to_string(op.T == 1 ? 1 : static_cast<int>(kDeltaSteps)),
-                 boolean(op.keep_steps), boolean(made)},
-                buffers);
-  launch.threadgroups = {static_cast<uint32_t>(op.Hv), static_cast<uint32_t>(op.B), 1};
+  Launch launch = launch_of(
+      op, "delta_net", "delta_net",
+      convolution(op, {std::to_string(ceil_div(op.Dv, 32)), std::to_string(ceil_div(op.Dk, 32)),
+                       boolean(op.Dv % 32 == 0 && op.Dk % 32 == 0),
+                       std::to_string(op.T == 1 ? 1 : static_cast<int>(kDeltaSteps)),
+                       boolean(op.keep_steps), boolean(made)}),
+      buffers);
+  launch.threadgroups = value_heads(op);
   launch.threads = {kDeltaThreads, 1, 1};
   return launch;
 }
@@ -91,10 +103,10 @@ Launch steps(const DeltaNet& op, bool made) {
 Launch keys(const DeltaNet& op) {
   Launch launch =
       launch_of(op, "delta_net_chunks", "delta_net_keys",
-                {msl_type(op.x), std::to_string(ceil_div(op.Dk, 32))}, {1, 5, 9, 11, 12, 14, 16});
-  launch.threadgroups = {ceil_div(op.T, kKeySteps), static_cast<uint32_t>(2 * op.Hk),
+                convolution(op, {std::to_string(ceil_div(op.Dk, 32))}), {1, 5, 9, 11, 12, 14, 16});
+  launch.threadgroups = {ceil_div(op.T, kKeyGroups * kKeyRun), static_cast<uint32_t>(2 * op.Hk),
                          static_cast<uint32_t>(op.B)};
-  launch.threads = {32 * kKeySteps, 1, 1};
+  launch.threads = {32 * kKeyGroups, 1, 1};
   return launch;
 }
 
@@ -109,9 +121,9 @@ Launch factors(const DeltaNet& op) {
 
 Launch chunks(const DeltaNet& op) {
   Launch launch = launch_of(op, "delta_net_chunks", "delta_net_chunks",
-                            {msl_type(op.x), std::to_string(op.Dk / 8), std::to_string(op.Dv / 8)},
+                            convolution(op, {std::to_string(op.Dk / 8), std::to_string(op.Dv / 8)}),
                             {1, 2, 5, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17});
-  launch.threadgroups = {static_cast<uint32_t>(op.Hv), static_cast<uint32_t>(op.B), 1};
+  launch.threadgroups = value_heads(op);
   launch.threads = {static_cast<uint32_t>(4 * op.Dv), 1, 1};
   return launch;
 }

@@ -12,8 +12,20 @@ STEPS, CHUNKS, HEADER = "delta_net.metal", "delta_net_chunks.metal", "delta_net.
 # What, in which file, the text and what takes its place, and the net that shows it.
 FAULTS = [
     ("the neighbour's q", STEPS, "q[step * 32 + lane]", "q[step * 32]", "one step"),
-    ("one key head for all", STEPS, "hv / share, hv)", "0, hv)", "one step"),
-    ("key heads by remainder", STEPS, "hv / share, hv)", "hv % params.Hk, hv)", "one step"),
+    (
+        "one key head for all",
+        STEPS,
+        "channel(params, hk, hv)",
+        "channel(params, 0, hv)",
+        "one step",
+    ),
+    (
+        "key heads by remainder",
+        STEPS,
+        "channel(params, hk, hv)",
+        "channel(params, hv % params.Hk, hv)",
+        "one step",
+    ),
     ("rows past the end", STEPS, "} else if (row + r < Dv) {", "} else {", "odd drafts"),
     (
         "columns past the end",
@@ -37,18 +49,12 @@ FAULTS = [
     (
         "the next step's input",
         HEADER,
-        "int(t + j) - int(taps - 1)",
-        "int(t + j) - int(taps - 2)",
+        "input(int(t) + j - (taps - 1)",
+        "input(int(t) + j - (taps - 2)",
         "odd drafts",
     ),
-    (
-        "a stale convolution",
-        HEADER,
-        "end - int(taps - 1) + int(j)",
-        "int(T_) - int(taps - 1) + int(j)",
-        "drafts",
-    ),
-    ("masked inputs are seen", HEADER, "seen(step) ? to_float", "true ? to_float", "drafts"),
+    ("a stale convolution", HEADER, "end - (taps - 1) + j", "int(T_) - (taps - 1) + j", "drafts"),
+    ("masked inputs are seen", HEADER, "T_ && seen(step) ?", "T_ ?", "drafts"),
     (
         "a norm of the sum",
         HEADER,
@@ -102,7 +108,7 @@ FAULTS = [
     ("q by length", CHUNKS, "group.y < params.Hk ?", "true ?", "chunks"),
     ("keys of the first half", CHUNKS, "key_blocks; ++block", "key_blocks / 2; ++block", "chunks"),
     ("the keys made again", STEPS, "keys[channel.k + i]", "keys[channel.q + i]", "long and odd"),
-    ("the convolution's state of every head", STEPS, "!made && hv % share == 0", "!made", "drafts"),
+    ("the convolution's state of every head", STEPS, "!made && group.x == 0", "!made", "drafts"),
     ("the convolution's state from all tiles", CHUNKS, "if (group.x == 0)", "if (true)", "chunks"),
 ]
 SLOW = Net(200, 1, 1, 32, 32, regime="identical", present=(False, True, False, False))
