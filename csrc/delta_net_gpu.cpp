@@ -55,8 +55,8 @@ gpu::Description DeltaNet::describe(const std::vector<mx::array>& inputs,
           op.dt_bias, op.norm_weight, op.conv, op.recurrent, op.mask, op.lengths, op.keep_steps,
           op.eps);
   gpu::Description description{key.text(), [op](const gpu::Device& device) {
-                                 return op.B == 0 || op.T == 0 ? gpu::LaunchPlan{}
-                                                               : launch_plan(op, device);
+                                 const bool nothing = op.B == 0 || op.T == 0 || op.taps == 1;
+                                 return nothing ? gpu::LaunchPlan{} : launch_plan(op, device);
                                }};
   if (op.recurrent && !op.keep_steps) {
     description.in_place = {.input = op.conv ? size_t{9} : 8, .output = 2};

@@ -20,6 +20,8 @@
 
 #include "delta_net.h"
 
+constant constexpr ushort kFactorFloats = sizeof(ChunkFactors) / sizeof(float);
+
 // Where a lane's two elements of an 8 x 8 matrix are: (row, column) and (row, column + 1).
 struct MatrixPlace {
   short row, column;
@@ -64,12 +66,11 @@ template <typename T, typename W, short taps, short cols>
   float mixed[cols][kKeyRun];
   UNROLL for (short c = 0; c < cols; ++c) {
     const uint i = lane * cols + c;
+    UNROLL for (short s = 0; s < kKeyRun; ++s) {
+      mixed[c][s] = 0.0f;
+    }
     if (i < params.Dk) {
       steps.template mix<kKeyRun>(t0, channel + i, mixed[c]);
-    } else {
-      UNROLL for (short s = 0; s < kKeyRun; ++s) {
-        mixed[c][s] = 0.0f;
-      }
     }
   }
   const float scale = group.y < params.Hk ? rsqrt(float(params.Dk)) : 1.0f;
@@ -92,8 +93,6 @@ template <typename T, typename W, short taps, short cols>
     steps.keep(conv_out, lengths, group.z, channel, params.Dk, thread_index, 32 * kKeyGroups);
   }
 }
-
-constant constexpr ushort kFactorFloats = sizeof(ChunkFactors) / sizeof(float);
 
 // ---- factors ------------------------------------------------------------------------------------
 
@@ -246,8 +245,7 @@ template <typename T, typename W, short taps, short key_blocks, short value_bloc
   constexpr short key_pitch = Dk + 4, value_pitch = Dv + 4;  // rows begin in different banks
   threadgroup float q[kChunk * key_pitch], k[kChunk * key_pitch];
   threadgroup float values[kChunk * value_pitch];
-  threadgroup float staged[kFactorFloats];
-  const threadgroup ChunkFactors& f = *(const threadgroup ChunkFactors*)staged;
+  threadgroup ChunkFactors f;
   const uint hk = group.y, hv = hk * params.share + group.x, batch = group.z;
   const Channels channel(params, hk, hv);
   const Steps<T, W, taps> steps(params, batch, qkv, conv_state, mask, conv_weight);
@@ -272,7 +270,7 @@ template <typename T, typename W, short taps, short key_blocks, short value_bloc
     for (ushort i = thread_index; i < kChunk * Dk / 4; i += threads) {
       const ushort row = ushort(i / ushort(Dk / 4)), column = i % ushort(Dk / 4) * 4;
       const device float* from = keys + (steps.first + t0 + row) * stride + column;
-      float4 q4 = 0.0f, k4 = 0.0f;
+      float4 q4 = float4(0.0f), k4 = float4(0.0f);
       if (row < count) {
         q4 = *(const device float4*)(from + channel.q);
         k4 = *(const device float4*)(from + channel.k);
@@ -287,7 +285,7 @@ template <typename T, typename W, short taps, short key_blocks, short value_bloc
     }
     const device float* from = (const device float*)(factors + head * chunks + chunk);
     for (ushort i = thread_index; i < kFactorFloats; i += threads) {
-      staged[i] = from[i];
+      ((threadgroup float*)&f)[i] = from[i];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 

@@ -140,8 +140,8 @@ struct Choice {
   Kernels kernels;
 };
 
-// The first row that fits; none: stock MLX. A chunk of 16 steps costs a GPU about as much as five
-// steps one by one (bench/metal_delta_net.py), whatever the number of heads, and two launches more.
+// The first row that fits; none: stock MLX. A chunk of 16 steps costs as much as seven steps one by
+// one (bench/metal_delta_net.py), whatever the number of heads, but two launches more.
 constexpr Choice kChoices[] = {
     {16, 256, 256, 1, Kernels::one_launch},
     {INT_MAX, 128, 128, 8, Kernels::chunks},

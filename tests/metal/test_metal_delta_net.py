@@ -44,7 +44,7 @@ def sweep(long: bool) -> list[Net]:
 
 
 def test_any_shape(long_grid: bool) -> None:
-    nets = sweep(long_grid)
+    nets = [*sweep(long_grid), Net(9, 1, 1, 256, 200), Net(17, 1, 2, 136, 32)]
     for net in nets:
         net.check(together=[net.plan for net in nets])
 
@@ -181,6 +181,16 @@ def test_every_step_is_kept(T: int) -> None:
         np.testing.assert_array_equal(states[:, : t + 1], done)
     last = Operands(replace(operands.net, keep_steps=False), operands.arrays).run().outputs[2]
     assert errors((states[:, -1],), (wide(last),))[0] <= EXACT
+
+
+@pytest.mark.parametrize("T", [1, 32])
+def test_the_state_is_read_and_written_once(T: int) -> None:
+    launch = Net(T, 1, 3, 128, 128, x="bfloat16").check(mode="counted").launches[-1]
+    counted = launch.counters.buffers
+    assert counted["state"].bytes_loaded == counted["state"].bytes
+    assert counted["state_out"].bytes_stored == counted["state_out"].bytes
+    # Of the products, 6 Dk Dv a step are what the state asks for; the rest is within chunks.
+    assert launch.counters.count("simd.mma") / (32 * 3 * T) <= (103 if T > 1 else 0)
 
 
 def test_address_spaces() -> None:
