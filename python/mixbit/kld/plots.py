@@ -74,6 +74,7 @@ def by_position(candidates: Sequence[Candidate]) -> str:
                 color=colour, marker="o", ms=4, lw=1.2, capsize=3, label=_plain(candidate.name),
             )  # fmt: skip
         axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("tokens of context, from")
         axes.set_ylabel("mean KLD, nats (95 %)")
         _legend(axes, candidates)
@@ -94,6 +95,7 @@ def pareto(candidates: Sequence[Candidate], comparison: dict[str, Any]) -> str:
         if all(row["mean"] > 0 for row in comparison["rows"]):
             axes.set_yscale("log")
         axes.margins(x=0.15)
+        axes.locator_params(axis="x", nbins=5)
         axes.set_xlabel("GB")
         axes.set_ylabel("mean KLD, nats (95 %)")
 
@@ -130,7 +132,7 @@ def _style(salt: str) -> Iterator[None]:
         "svg.hashsalt": salt,
         "svg.fonttype": "none",
         "font.family": "sans-serif",
-        "font.size": 9,
+        "font.size": 11,  # still to be read on a phone
         "axes.spines.top": False,
         "axes.spines.right": False,
         "legend.frameon": False,
