@@ -1,11 +1,13 @@
-"""mixbit kld beside mlx-kld and llama-perplexity on one model: time and bytes.
+"""mixbit kld beside mlx-kld, mlx-quant-fidelity and llama-perplexity on one model: time and bytes.
 
-    pip install mlx-kld datasets        # what is not installed is left out
+    pip install mlx-kld datasets mlx-quant-fidelity        # what is not installed is left out
     python bench/kld_peers.py REFERENCE CANDIDATE [--gguf-reference F --gguf-candidate F]
 
-All read the same text in windows of 128 tokens, second half scored. Seconds are CPU time of whole
-processes, start included. mlx-kld keeps the reference's 512 likeliest tokens here (its default of
-32768 is more than a small vocabulary has), computes in the model's dtype and runs MLX's own layers.
+All read 512 tokens of the same text, in windows of 128 of which the second half is scored. Seconds
+are CPU time of whole processes, start included. mlx-kld keeps the reference's 512 likeliest tokens
+here (its default of 32768 is more than a small vocabulary has). mlx-quant-fidelity has one window
+of 512, all scored, runs both models at once and keeps nothing; its corpus, which it would fetch
+from the hub, is replaced. Both compute in the model's dtype and run MLX's own layers.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ def main() -> None:
         rows = [mixbit(args.reference, args.candidate, lines, folder)]
         if importlib.util.find_spec("mlx_kld") is not None:
             rows.append(mlx_kld(args.reference, args.candidate, lines, folder))
+        if importlib.util.find_spec("mlx_quant_fidelity") is not None:
+            rows.append(mlx_quant_fidelity(args.reference, args.candidate, lines, folder))
         if shutil.which("llama-perplexity") and args.gguf_reference and args.gguf_candidate:
             rows.append(llama_cpp(args.gguf_reference, args.gguf_candidate, lines, folder))
     print("| tool | reference, CPU s | candidate, CPU s | bytes a scored token | mean KLD |")
@@ -86,6 +90,32 @@ def mlx_kld(reference: str, candidate: str, lines: list[str], folder: Path) -> t
     return row("mlx-kld, top 512", both - second, second, nbytes / (WINDOWS * WINDOW / 2), mean)
 
 
+FIDELITY = """
+import sys
+import huggingface_hub
+corpus = sys.argv.pop(1)
+huggingface_hub.hf_hub_download = lambda *arguments, **options: corpus
+from mlx_quant_fidelity.cli import main
+sys.exit(main())
+"""
+
+
+def mlx_quant_fidelity(
+    reference: str, candidate: str, lines: list[str], folder: Path
+) -> tuple[str, ...]:
+    """Both models over one chunk."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    corpus, out = folder / "corpus.parquet", folder / "fidelity.json"
+    pq.write_table(pa.table({"text": lines}), corpus)
+    both = seconds([sys.executable, "-c", FIDELITY, str(corpus), "weights", candidate,
+                    "--reference", reference, "--max-chunks", "1", "--format", "json"],
+                   out)  # fmt: skip
+    mean = find(json.loads(out.read_text(encoding="utf-8")), "mean")
+    return row("mlx-quant-fidelity", None, both, 0, mean)
+
+
 def llama_cpp(reference: str, candidate: str, lines: list[str], folder: Path) -> tuple[str, ...]:
     """llama-perplexity with a base file."""
     base, text = folder / "base", folder / "text.txt"
@@ -98,20 +128,22 @@ def llama_cpp(reference: str, candidate: str, lines: list[str], folder: Path) ->
     return row("llama-perplexity", first, second, base.stat().st_size / scored, None)
 
 
-def seconds(command: list[str]) -> float:
-    """CPU seconds of a process and its children."""
+def seconds(command: list[str], output: Path = Path(os.devnull)) -> float:
+    """CPU seconds of a process and its children; what it prints goes to ``output``."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ)
+    with output.open("wb") as file:
+        subprocess.run(command, check=True, stdout=file)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
 
 
 def row(
-    name: str, first: float, second: float, nbytes: float, mean: float | None
+    name: str, first: float | None, second: float, nbytes: float, mean: float | None
 ) -> tuple[str, ...]:
     """A line of the table."""
+    made = "" if first is None else f"{first:.1f}"
     shown = "" if mean is None else f"{mean:.5f}"
-    return name, f"{first:.1f}", f"{second:.1f}", f"{nbytes:.0f}", shown
+    return name, made, f"{second:.1f}", f"{nbytes:.0f}", shown
 
 
 def find(document: Any, key: str) -> float | None:
