@@ -160,6 +160,20 @@ def test_any_split_of_the_prompt_gives_the_same_logits(model_type: str, packed: 
         assert difference < 1e-5, splits
 
 
+def test_the_trained_model_in_parts(tiny_folder: Path, tiny_tokenizer: TokenizerWrapper) -> None:
+    model, _ = mixbit.load(tiny_folder)
+    model.update(tree_map(_widened, model.parameters()))
+    text = "A hybrid keeps a state that forgets slowly, and keys and values that it never forgets."
+    tokens = mx.array([tiny_tokenizer.encode(text)])
+    whole, T = model(tokens), tokens.size
+    for splits in ([T // 2, T - T // 2], [3, T - 4, 1], [1] * T):
+        difference = mx.abs(chunked(model, tokens, splits) - whole).max().item()
+        assert difference < 1e-5 * mx.abs(whole).max().item(), splits
+    pads = mx.zeros((1, 3), tokens.dtype)
+    padded = model(mx.concatenate([pads, tokens], axis=1), _padded_cache(model, [3]))[:, 3:]
+    assert mx.abs(padded - whole).max().item() < 1e-5 * mx.abs(whole).max().item()
+
+
 def test_that_comparison_would_notice_a_lost_state() -> None:
     model = build("qwen3_5")
     mixbit.accelerate(model)

@@ -1,7 +1,7 @@
 """Layers: drop-in subclasses of the mlx and mlx-lm ones, with the same parameters.
 
 ``isinstance`` checks, saving, LoRA wrapping, sharding and ``model.parameters()`` see what they
-always saw; only ``__call__`` is ours.
+always saw; only ``__call__`` is ours, and the cache of linear-attention layers.
 """
 
 from mixbit.nn.attention import Attention

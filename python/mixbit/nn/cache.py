@@ -36,7 +36,7 @@ class ArraysCache(stock.ArraysCache):
             nothing. Otherwise up to ``rollback + 1`` states are held, ``4 B Hv Dv Dk`` bytes each:
             151 MB a step over the layers of a 27B model, 19 MB for one of 0.8B. Steps are kept
             since the last :meth:`trim`, and none of a forward that has more steps than that (a
-            prompt), or padding.
+            prompt), or padding. The memory of the last forward's is free after the next one.
     """
 
     cache: list[Any]
@@ -95,8 +95,8 @@ class ArraysCache(stock.ArraysCache):
         for conv_input, states in reversed(kept):
             stay = states.shape[1] - back
             if stay > 0:
-                taps = conv_input.shape[1] - states.shape[1]
-                self.cache = [conv_input[:, stay : stay + taps], states[:, stay - 1]]
+                held = conv_input.shape[1] - states.shape[1]
+                self.cache = [conv_input[:, stay : stay + held], states[:, stay - 1]]
                 return n
             back = -stay
         raise MixbitError(
