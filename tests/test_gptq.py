@@ -121,11 +121,11 @@ def test_an_indefinite_hessian_is_damped_until_it_serves() -> None:
 
 
 def test_names_of_methods() -> None:
-    assert Choice.of("rtn") == Choice("rtn", rtn, feedback=False)
-    assert Choice.of("search+gptq") == Choice("search+gptq", search, feedback=True)
+    assert Choice.of("rtn") == Choice("rtn", rtn, feedback=False, fold=False)
+    assert Choice.of("search+gptq") == Choice("search+gptq", search, feedback=True, fold=False)
     for name, message in (
-        ("nearest", "no method 'nearest'; join some of rtn, search, gptq"),
-        ("rtn+search", "do not go together"),
+        ("nearest", "no method 'nearest'; join some of rtn, search, awq, gptq"),
+        ("rtn+search", "rtn stands alone"),
         ("gptq+gptq", "do not go together"),
         ("", "no method ''"),
     ):

@@ -120,7 +120,8 @@ def test_a_checkpoint_tells_its_plan(tmp_path: Path, model_type: str) -> None:
     assert sidecar["provenance"]["recipe"] == "unsloth-2026-03@3"
     assert (sidecar["provenance"]["method"], sidecar["provenance"]["calibration"]) == ("rtn", None)
     assert sidecar["provenance"].keys() == {
-        "recipe", "method", "calibration", "source_config_sha256", "mixbit", "mlx", "mlx_lm",
+        "recipe", "method", "changed", "calibration", "source_config_sha256",
+        "mixbit", "mlx", "mlx_lm",
     }  # fmt: skip
 
 

@@ -23,10 +23,10 @@ from test_calibration import write_tokens
 from test_quantize import tensors
 
 
-def calibrated(tmp_path: Path, model_type: str) -> tuple[Path, Path]:
+def calibrated(tmp_path: Path, model_type: str, dtype: mx.Dtype = mx.bfloat16) -> tuple[Path, Path]:
     """A model and its calibration."""
     source, out = tmp_path / "source", tmp_path / "c.safetensors"
-    save_raw(model_type, source, dtype=mx.bfloat16)
+    save_raw(model_type, source, dtype=dtype)
     calibrate(source, write_tokens(tmp_path / "data.jsonl", (30, 20)), out, hessian="")
     return source, out
 
@@ -84,7 +84,7 @@ quantize(source, out, plan="uniform-3", method=method, calibration=calibration,
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
-    method = "gptq+search"
+    method = "awq+gptq+search"
     source, calibration = calibrated(tmp_path, "qwen3_5_moe")
     options = {"plan": "uniform-3", "method": method, "calibration": calibration}
     quantize(source, tmp_path / "whole", max_shard_bytes=40_000, **options)

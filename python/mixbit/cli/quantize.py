@@ -24,7 +24,8 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--method",
         default="rtn",
-        help="how scales and codes are chosen: rtn, search, gptq or gptq+search (default: rtn)",
+        help="how scales and codes are chosen: rtn, or some of search, awq and gptq joined by '+' "
+        "(default: rtn)",
     )
     parser.add_argument(
         "--calibration",
@@ -65,6 +66,7 @@ def _table(result: dict[str, Any]) -> Any:
         ("bytes", f"{result['bytes']:,}"),
         ("seconds", f"{result['seconds']:.1f}"),
         ("method", result["method"]),
+        ("tensors scaled by awq", str(result["changed"])),
         ("modules below it", str(len(result["fallbacks"]))),
         ("modules left dense", str(len(result["dense"]))),
         ("tensors carried", str(len(result["carried"]))),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import mlx.core as mx
 
-from mixbit.calibration import Calibration
+from mixbit.calibration import Calibration, layer_and_role
 from mixbit.checkpoint import Checkpoint
 from mixbit.errors import MixbitError
+from mixbit.quantization.fold import Fold, LayerScales, solve
 from mixbit.quantization.methods import Choice
 from mixbit.quantization.pack import Unit
 from mixbit.quantization.source import first_non_finite
@@ -23,15 +26,33 @@ class Quantiser:
         weights: dict[str, mx.array],
         choice: Choice,
         calibration: Calibration | None,
+        folds: Mapping[str, Sequence[Fold]],
+        units: Sequence[Unit],
     ) -> None:
-        """Take over ``weights``: they leave it as they are done."""
+        """Take over ``weights``: they leave it as they are done, layer by layer.
+
+        Args:
+            checkpoint: where they come from, for messages.
+            weights: parameters by name.
+            choice: the method.
+            calibration: of the model.
+            folds: by layer, empty for none.
+            units: the work on all of them, in the order in which they will be asked for.
+        """
         self._checkpoint, self._weights = checkpoint, weights
         self._choice, self._calibration = choice, calibration
+        self._folds = folds
+        self._specs = {unit.path: unit.spec for unit in units}
+        self._dtypes = {unit.path: unit.dtype for unit in units}
+        self._layer, self._scales = "", LayerScales()
+        self.changed = 0
+        """Tensors that folds have changed so far."""
         self.fallbacks: dict[str, str] = {}
         """Modules that were quantised by less than what was asked for, each with the reason."""
 
     def skip(self, unit: Unit) -> None:
         """Let go of a parameter that is done already."""
+        self._enter(unit)
         del self._weights[unit.name]
 
     def tensors(self, unit: Unit) -> dict[str, mx.array]:
@@ -40,15 +61,34 @@ class Quantiser:
         Raises:
             MixbitError: it cannot be read, or is not finite.
         """
-        value = self._weights.pop(unit.name).astype(unit.dtype)
-        self._check(unit, value)
+        self._enter(unit)
+        value = self._weights.pop(unit.name)
+        self._check(unit, value.astype(unit.dtype))
+        value = self._scales.parameter(unit.name, value)
         if unit.spec is None:
-            stored = {unit.name: value}
+            stored = {unit.name: value.astype(unit.dtype)}
         else:
             parts = self._packed(unit, value)
             stored = {f"{unit.path}.{p}": a for p, a in zip(_PARTS, parts, strict=False)}
         mx.eval(stored)
         return stored
+
+    def _enter(self, unit: Unit) -> None:
+        """Find the scales of a layer when its first parameter is asked for."""
+        layer, _ = layer_and_role(unit.name)
+        if layer == self._layer:
+            return
+        self._layer, self._scales = layer, LayerScales()
+        for fold in self._folds.get(layer, ()):
+            assert self._calibration is not None
+            dtype = self._dtypes[fold.source]
+            scale = solve(
+                fold, self._weights, self._specs, self._calibration, self._choice.scales, dtype
+            )
+            if scale is not None:
+                source = self._weights[f"{fold.source}.weight"]
+                self._scales.add(fold, scale, source.astype(dtype) if fold.is_norm else None)
+        self.changed += self._scales.changed
 
     def _packed(self, unit: Unit, value: mx.array) -> tuple[mx.array, ...]:
         spec = unit.spec
@@ -56,8 +96,13 @@ class Quantiser:
         if spec.mode != "affine":
             if self._choice.name != "rtn":
                 self.fallbacks[unit.path] = f"Mode {spec.mode} is rounded to nearest."
+            value = value.astype(unit.dtype)
             return tuple(mx.quantize(value, spec.group_size, spec.bits, mode=spec.mode))
+        if unit.path not in self._scales.columns and unit.path not in self._scales.rows:
+            value = value.astype(unit.dtype)
         statistics = None if self._calibration is None else self._calibration.of(unit.path)
+        if statistics is not None:
+            statistics = self._scales.statistics(unit.path, statistics)
         packed, reason = self._choice.pack(
             value, statistics, spec.bits, spec.group_size, unit.dtype
         )

@@ -21,6 +21,7 @@ class QuantizeReport:
         carried: tensors of parts outside the text model, each with the file that holds it now.
         dropped: tensors of the source that the checkpoint does not hold, each with the reason.
         method: how scales and codes were chosen.
+        changed: tensors on which awq put scales.
         fallbacks: modules that were quantised by less than that, each with the reason.
         seconds: time it took.
     """
@@ -33,6 +34,7 @@ class QuantizeReport:
     carried: Mapping[str, str]
     dropped: Mapping[str, str]
     method: str
+    changed: int
     fallbacks: Mapping[str, str]
     seconds: float
 

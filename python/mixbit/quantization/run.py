@@ -27,6 +27,7 @@ from mixbit.checkpoint import (
 )
 from mixbit.errors import MixbitError
 from mixbit.plan import Plan, check
+from mixbit.quantization.fold import folds_of
 from mixbit.quantization.methods import Choice
 from mixbit.quantization.pack import Unit, make_unit
 from mixbit.quantization.quantiser import Quantiser
@@ -71,10 +72,11 @@ def quantize(
         source: folder of a bf16, f16 or f32 model, in Hugging Face's layout or in MLX's.
         out_dir: folder to write, which must not exist.
         plan: a plan, or what :meth:`mixbit.Plan.load` makes one of.
-        method: ``"rtn"``, ``"search"``, ``"gptq"`` or ``"gptq+search"``; docs/quantize.md tells
-            what they do. fp modes are rounded to nearest whatever the method.
-        calibration: what ``mixbit calibrate`` made of the model, or an imatrix. gptq needs one;
-            without one search counts all channels alike.
+        method: ``"rtn"``, ``"search"``, ``"awq"`` and ``"gptq"``, or several of the last three
+            joined by ``+``; docs/quantize.md tells what they do. fp modes are rounded to nearest
+            whatever the method.
+        calibration: what ``mixbit calibrate`` made of the model, or an imatrix. awq and gptq need
+            one; without one search counts all channels alike.
         dtype: ``"float16"``, ``"bfloat16"`` or ``"float32"``: what floating-point tensors are cast
             to before packing, ``A_log`` excepted. Without it the config's ``torch_dtype``, else its
             ``text_config.dtype``, else no cast, as in ``mlx_lm.convert``.
@@ -94,7 +96,7 @@ def quantize(
     if dtype is not None and dtype not in _DTYPES:
         raise MixbitError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}.")
     choice = Choice.of(method)
-    if choice.feedback and calibration is None:
+    if (choice.feedback or choice.fold) and calibration is None:
         raise MixbitError(f"Method {method} needs a calibration; make one with mixbit calibrate.")
     checkpoint = open_checkpoint(source)
     refuse_quantised(checkpoint)
@@ -107,6 +109,7 @@ def quantize(
     whole = {shape.path: plan.modules.get(shape.path) for shape in structure.modules}
     plan = Plan(whole, plan.name, plan.provenance, structure)
 
+    folds = folds_of(structure, checkpoint.config) if choice.fold else {}
     loaded = model_weights(checkpoint, model, structure.model_type)
     weights = settle(loaded.weights, model, source, structure.model_type)
     left_out = loaded.left_out
@@ -117,7 +120,7 @@ def quantize(
         make_unit(name, value, target, plan.modules.get(name.removesuffix(".weight")))
         for name, value in weights.items()
     ]
-    quantiser = Quantiser(checkpoint, weights, choice, statistics)
+    quantiser = Quantiser(checkpoint, weights, choice, statistics, folds, units)
     nbytes = sum(unit.nbytes for unit in units)
     job = {
         "source": _identity([checkpoint.folder / "config.json", *checkpoint.files]),
@@ -134,6 +137,11 @@ def quantize(
         side_bytes = sum(checkpoint.tensors[name].nbytes for name in carried)
         _refuse_full_disk(out_dir, nbytes + side_bytes, staging)
         weight_map = _write_weights(runs, staging, quantiser, progress)
+        if choice.fold and not quantiser.changed:
+            raise MixbitError(
+                f"awq found no scale that helps: nothing that the plan packs in {source} reads "
+                f"what {calibration} knows; choose another method."
+            )
         metadata = {"total_size": nbytes, "total_parameters": structure.params}
         write_json(
             staging / "model.safetensors.index.json",
@@ -144,7 +152,10 @@ def quantize(
             members = [name for name, its_file in carried.items() if its_file == file_name]
             copy_tensors(checkpoint.tensors, members, staging / file_name, {"format": "pt"})
         _copy_side_files(checkpoint.folder, staging)
-        write_json(staging / "mixbit.json", _sidecar(checkpoint, plan, choice, statistics))
+        write_json(
+            staging / "mixbit.json",
+            _sidecar(checkpoint, plan, choice, statistics, quantiser.changed),
+        )
         open_checkpoint(staging)  # a disk that lost bytes is noticed here
     return QuantizeReport(
         out_dir=out_dir,
@@ -155,6 +166,7 @@ def quantize(
         carried=carried,
         dropped={name: why for name, why in left_out.items() if name not in carried},
         method=choice.name,
+        changed=quantiser.changed,
         fallbacks=quantiser.fallbacks,
         seconds=time.monotonic() - begun,
     )
@@ -221,7 +233,11 @@ def _copy_side_files(source: Path, folder: Path) -> None:
 
 
 def _sidecar(
-    checkpoint: Checkpoint, plan: Plan, choice: Choice, calibration: Calibration | None
+    checkpoint: Checkpoint,
+    plan: Plan,
+    choice: Choice,
+    calibration: Calibration | None,
+    changed: int,
 ) -> dict[str, Any]:
     config = json.dumps(checkpoint.config, sort_keys=True).encode()
     return {
@@ -230,6 +246,7 @@ def _sidecar(
         "provenance": {
             "recipe": plan.provenance.get("recipe"),
             "method": choice.name,
+            "changed": changed,
             "calibration": None if calibration is None else calibration.provenance,
             "source_config_sha256": hashlib.sha256(config).hexdigest(),
             **_versions(),

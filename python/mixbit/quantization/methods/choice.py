@@ -8,13 +8,14 @@ import mlx.core as mx
 
 from mixbit.calibration import InputStatistics
 from mixbit.errors import MixbitError
+from mixbit.quantization.methods.clip import clip
 from mixbit.quantization.methods.gptq import HessianError, gptq
 from mixbit.quantization.methods.packed import Method, Packed
 from mixbit.quantization.methods.rtn import rtn
 from mixbit.quantization.methods.search import search
 
 _SCALES: dict[str, Method] = {"rtn": rtn, "search": search}
-NAMES = (*_SCALES, "gptq")
+NAMES = (*_SCALES, "awq", "gptq")
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,13 @@ class Choice:
         name: as it was asked for.
         scales: chooses scales and biases.
         feedback: whether gptq chooses the codes.
+        fold: whether awq moves scales between layers first.
     """
 
     name: str
     scales: Method
     feedback: bool
+    fold: bool
 
     @classmethod
     def of(cls, name: str) -> Choice:
@@ -44,9 +47,11 @@ class Choice:
             raise MixbitError(
                 f"There is no method {unknown[0]!r}; join some of {', '.join(NAMES)} by '+'."
             )
-        if len(set(parts)) < len(parts) or {"rtn", "search"} <= set(parts):
-            raise MixbitError(f"The methods {name} do not go together; choose one for the scales.")
-        return cls(name, search if "search" in parts else rtn, "gptq" in parts)
+        if len(set(parts)) < len(parts) or ("rtn" in parts and len(parts) > 1):
+            raise MixbitError(f"The methods {name} do not go together; rtn stands alone.")
+        fold = "awq" in parts
+        rounding = clip if fold else rtn
+        return cls(name, search if "search" in parts else rounding, "gptq" in parts, fold)
 
     def pack(
         self,

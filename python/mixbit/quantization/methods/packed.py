@@ -21,6 +21,11 @@ class Packed(NamedTuple):
     biases: mx.array
     """As ``scales``."""
 
+    def values(self, bits: int, group_size: int) -> mx.array:
+        """The weights that it stands for, float32 [..., N, K]."""
+        scales, biases = (part.astype(mx.float32) for part in self[1:])
+        return mx.dequantize(self.weight, scales, biases, group_size=group_size, bits=bits)
+
 
 class Method(Protocol):
     """A way to quantise a weight."""
