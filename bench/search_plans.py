@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument(
         "--against", nargs="+", default=["unsloth-2026-03@3", "unsloth-2026-03@4"], metavar="PLAN"
     )
+    parser.add_argument("--num-samples", type=int, help="documents to measure whole plans over")
     parser.add_argument("--method", default="rtn")
     parser.add_argument("--calibration")
     args = parser.parse_args()
@@ -49,6 +50,7 @@ def main() -> None:
     table = sensitivity(args.model, args.choose, args.work / "sensitivity", packing=how, **PROTOCOL)
     result = search(
         args.model, table, args.choose, args.work / "search", against=args.against, packing=how,
+        num_samples=args.num_samples,
         **PROTOCOL,
     )  # fmt: skip
     print(

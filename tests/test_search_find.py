@@ -94,6 +94,21 @@ def test_a_table_that_is_all_wrong_cannot_make_a_plan_worse(
     assert min(one.mean for one in found.tried) > found.inputs[0].mean
 
 
+def test_what_any_change_costs_is_left_out_of_each_cost(table: Sensitivity) -> None:
+    """KLD that falls fourfold with each bit, on top of a constant."""
+    cell = table.cells[0]
+
+    def at(constant: float, *widths: int) -> list[float]:
+        cells = [
+            replace(cell, spec=QuantSpec(bits, 64), mean=constant + 4.0**-bits) for bits in widths
+        ]
+        return list(replace(table, cells=tuple(cells)).costs().values())
+
+    assert at(1e-3, 2, 5, 8) == pytest.approx([4.0**-2, 4.0**-5, 4.0**-8])
+    assert at(1e-3, 2, 3, 4) == pytest.approx([1e-3 + 4.0**-2, 1e-3 + 4.0**-3, 1e-3 + 4.0**-4])
+    assert at(-1e-5, 6, 8) == pytest.approx([4.0**-6 - 1e-5, max(4.0**-8 - 1e-5, 0)])
+
+
 def test_predictions_add_up_the_table(table: Sensitivity, small: Path) -> None:
     choices = Choices(table, "layer-class", ROUTER_FLOOR)
     cells = {(cell.group.name, cell.spec): cell.mean for cell in table.cells}

@@ -20,6 +20,7 @@ from mixbit.kld.documents import Document
 from mixbit.kld.sizes import Sizes
 from mixbit.kld.stream import Protocol, Stream
 from mixbit.plan import Plan, QuantSpec
+from mixbit.quantization.methods import Choice
 from mixbit.search import Sensitivity, score, sensitivity
 from mixbit.search.groups import groups_of
 from mixbit.search.proxies import stage_errors
@@ -39,8 +40,8 @@ def place(folder: Path) -> tuple[Any, Stages, Stream]:
     return model, Stages(model, describe(folder)), stream
 
 
-def trials(model: Any, stages: Stages, stream: Stream) -> Trials:
-    return Trials(model, stages, stream, 256, Packing(), Sizes(3))
+def trials(model: Any, stages: Stages, stream: Stream, method: str = "rtn") -> Trials:
+    return Trials(model, stages, stream, 256, Packing(Choice.of(method)), Sizes(3))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,16 +81,19 @@ def test_a_run_from_the_middle_equals_a_whole_one_bit_for_bit(
         assert one.mean(whole.counts) > 0
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_a_trial_measures_what_the_checkpoint_of_its_plan_does(tmp_path: Path, tied: bool) -> None:
+@pytest.mark.parametrize(("tied", "method"), [(False, "rtn"), (True, "search")])
+def test_a_trial_measures_what_the_checkpoint_of_its_plan_does(
+    tmp_path: Path, tied: bool, method: str
+) -> None:
     folder = save_small(tmp_path / "model", tie_word_embeddings=tied)
     model, stages, stream = place(folder)
     structure = describe(folder)
     specs = [QuantSpec(3, 32), None, QuantSpec(2, 64), QuantSpec(8, 64)]
     change = {shape.path: specs[at % 4] for at, shape in enumerate(structure.modules)}
-    own = trials(model, stages, stream)
+    own = trials(model, stages, stream, method)
     (found,) = own.measure_all([change])
-    mixbit.quantize(folder, tmp_path / "out", plan=Plan(change, structure=structure))
+    plan = Plan(change, structure=structure)
+    mixbit.quantize(folder, tmp_path / "out", plan=plan, method=method)
     expected = mixbit.kld.measure(tmp_path / "out", folder, documents(), window=32, batch_size=3)
     summary = expected.summary()
     assert found.mean(own.counts) == pytest.approx(summary["mean"], rel=1e-12)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 _DATA = 'JSONL file of {"messages": [...]}, {"text": ...} or {"tokens": [...]} lines, or text file'
 _GRAINS = ("tensor", "layer-class", "class")
-_METHODS = ("rtn", "search")
 _SHOWN = 20
 
 
@@ -164,10 +163,9 @@ def _add_protocol(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--method",
-        choices=_METHODS,
         default="rtn",
-        help="how weights are packed: round to nearest, or the scales that lose least (default: "
-        "rtn)",
+        help="how weights are packed, as for mixbit quantize: rtn, search, gptq or gptq+search "
+        "(default: rtn)",
     )
     parser.add_argument(
         "--calibration",
@@ -268,13 +266,13 @@ def packing(args: argparse.Namespace) -> Packing:
     from mixbit.calibration import Calibration
     from mixbit.checkpoint import read_config
     from mixbit.integration import resolve
-    from mixbit.quantization import methods
+    from mixbit.quantization.methods import Choice
     from mixbit.search.swap import Packing
 
     calibration = None
     if args.calibration is not None:
         calibration = Calibration.load(args.calibration, read_config(resolve(args.model)))
-    return Packing(getattr(methods, args.method), calibration)
+    return Packing(Choice.of(args.method), calibration)
 
 
 def _floor(text: str) -> tuple[str, int]:

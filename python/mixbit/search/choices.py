@@ -45,10 +45,11 @@ class Choices:
             )
         self._table = table
         # A measured group lies within one chosen group, where its shares add up to the whole.
+        self._cells = table.costs()
         measured = {
-            (path, cell.spec): cell.mean / len(cell.group.paths)
-            for cell in table.cells
-            for path in cell.group.paths
+            (path, spec): cost / len(group.paths)
+            for (group, spec), cost in self._cells.items()
+            for path in group.paths
         }
         tried = {path for path, _ in measured}
         self.groups = [group for group in groups if set(group.paths) <= tried]
@@ -112,14 +113,15 @@ class Choices:
     def predicted(self, plan: Plan) -> float | None:
         """Sum of the measured KLD of what a plan does, None where it does what was not measured."""
         total = 0.0
-        for cells in self._table.groups:
-            specs = {plan.modules.get(path) for path in cells.paths}
-            if specs == {None}:
+        for group in self._table.groups:
+            specs = {plan.modules.get(path) for path in group.paths}
+            spec, *others = specs
+            if spec is None and not others:
                 continue
-            found = [c.mean for c in self._table.cells if c.group == cells and {c.spec} == specs]
-            if not found:
+            cost = None if others or spec is None else self._cells.get((group, spec))
+            if cost is None:
                 return None
-            total += found[0]
+            total += cost
         return total
 
 

@@ -13,7 +13,7 @@ from mlx.utils import tree_unflatten
 
 from mixbit.calibration import Calibration
 from mixbit.plan import QuantSpec
-from mixbit.quantization.methods import Method, rtn
+from mixbit.quantization.methods import Choice
 
 Change = Mapping[str, QuantSpec | None]
 """Module paths to what they are packed to; ``None`` and what is not named stay dense."""
@@ -23,7 +23,7 @@ Change = Mapping[str, QuantSpec | None]
 class Packing:
     """How weights are packed."""
 
-    method: Method = rtn
+    method: Choice = Choice.of("rtn")  # noqa: RUF009  # it is frozen
     """In the affine mode; MLX's own packing serves the others."""
     calibration: Calibration | None = None
     """Statistics of what modules read, for methods that go by them."""
@@ -33,12 +33,14 @@ class Packing:
         if spec.mode != "affine":
             return mx.quantize(weight, spec.group_size, spec.bits, mode=spec.mode)
         statistics = None if self.calibration is None else self.calibration.of(path)
-        return self.method(weight, statistics, spec.bits, spec.group_size)
+        bits, group_size = spec.bits, spec.group_size
+        packed, _ = self.method.pack(weight, statistics, bits, group_size, weight.dtype)
+        return packed
 
     def identity(self) -> dict[str, Any]:
         """What tells it from others, JSON-ready."""
         return {
-            "name": getattr(self.method, "__name__", type(self.method).__name__),
+            "name": self.method.name,
             "calibration": None if self.calibration is None else self.calibration.provenance,
         }
 

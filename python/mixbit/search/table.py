@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,21 @@ class Sensitivity:
         """The groups, in the model's order."""
         return list(dict.fromkeys(cell.group for cell in self.cells))
 
+    def costs(self) -> dict[tuple[Group, QuantSpec], float]:
+        """Mean KLD of each cell less what any change at all costs there, which a plan pays once.
+
+        Whatever changes, 16-bit activations round differently from there on. Beyond that the KLD of
+        a width falls fourfold with each bit, so of two high widths ``b < c`` of a group, with means
+        ``K_b`` and ``K_c``, the constant part is ``(r K_c - K_b) / (r - 1)``, ``r = 4^(c - b)``.
+        Groups without two widths of 5 bits or more have their means unchanged.
+        """
+        noise = {
+            group: _noise([c for c in self.cells if c.group == group]) for group in self.groups
+        }
+        return {
+            (cell.group, cell.spec): max(cell.mean - noise[cell.group], 0.0) for cell in self.cells
+        }
+
     def correlations(self) -> dict[str, float]:
         """Spearman's rank correlation of each proxy with the measured KLD, over all cells."""
         measured = np.array([cell.mean for cell in self.cells])
@@ -173,6 +188,16 @@ class Sensitivity:
             return cls.from_json(document)
         except (KeyError, TypeError, ValueError) as error:
             raise MixbitError(f"{path} is damaged ({type(error).__name__}: {error}).") from None
+
+
+def _noise(cells: Sequence[Cell]) -> float:
+    """What any change of a group costs, from its two highest widths."""
+    *_, low, high = [None, None, *sorted(cells, key=lambda cell: cell.spec.bits)]
+    if low is None or high is None or low.spec.bits < 5 or low.spec.bits == high.spec.bits:
+        return 0.0
+    ratio = 4.0 ** (high.spec.bits - low.spec.bits)
+    found = (ratio * high.mean - low.mean) / (ratio - 1)
+    return min(max(found, 0.0), high.mean) if np.isfinite(found) else 0.0
 
 
 def _row(cell: Cell) -> dict[str, Any]:
