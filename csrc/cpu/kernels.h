@@ -64,9 +64,8 @@ struct Matmul {
 // once and reused. Both sum over k in the same order, so a row's bits do not depend on the choice.
 constexpr int kDirectRows = 4;
 
-// Rows up to which products of affine weights with 16-bit activations are integer ones. Above it
-// the decoding is shared among so many rows that fp32 is as fast, and exact.
-constexpr int kInt16Rows = 32;
+// The same for integer products: above it a panel of codes is unpacked once.
+constexpr int kInt16DirectRows = 32;
 
 // The integer kernel unpacks 64 codes at a time (two groups of 32, one of 64, half a group of 128)
 // and finishes four groups together. Its rows of x are padded to this many values.
@@ -199,6 +198,9 @@ struct Kernels {
                         int16_t* codes, float* scales, float* sums);
   // Any rows and columns of a product with affine weights, from x in integers.
   void (*matmul_int16)(const Matmul&, int m0, int m1, int n0, int n1);
+  // The same bits for up to kPanelRows rows, which share the decoding of weights; scratch of
+  // kPanelScratch floats.
+  void (*matmul_int16_panel)(const Matmul&, int m0, int m1, int n0, int n1, float* scratch);
   void (*gated_delta)(const GatedDelta&, int b, int hv, int row_begin, int row_end);
   // Steps [t0, t1) of one head of the convolution's channels: heads are counted q, k, v.
   void (*delta_net_mix)(const DeltaNet&, int b, int head, int t0, int t1);

@@ -3,7 +3,7 @@
 
 // clang-format off: Vec comes before the kernels that are written over it
 #include "cpu/vec_avx512.h"
-#include "cpu/matmul_int16_impl.h"
+#include "cpu/matmul_int16_panel_impl.h"
 // clang-format on
 
 namespace mixbit::cpu {
@@ -14,6 +14,7 @@ const Kernels& avx512vnni_kernels() {
     k.name = "avx512vnni";
     k.quantize_rows = avx512vnni::quantize_rows;
     k.matmul_int16 = avx512vnni::matmul_int16;
+    k.matmul_int16_panel = avx512vnni::matmul_int16_panel;
     return k;
   }();
   return table;

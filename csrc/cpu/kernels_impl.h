@@ -6,7 +6,7 @@
 #include "cpu/gated_delta_impl.h"
 #include "cpu/kl_divergence_impl.h"
 #include "cpu/matmul_impl.h"
-#include "cpu/matmul_int16_impl.h"
+#include "cpu/matmul_int16_panel_impl.h"
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
@@ -20,6 +20,7 @@ static constexpr Kernels table(const char* name) {
       matmul_panel,
       quantize_rows,
       matmul_int16,
+      matmul_int16_panel,
       gated_delta,
       delta_net_mix,
       delta_net_norm,

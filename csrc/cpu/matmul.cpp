@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <numeric>
 
 #include "cpu/thread_pool.h"
 
@@ -81,15 +82,21 @@ struct IntegerRows {
 };
 
 bool is_int16(const MatmulRequest& r, const MatmulPart& part) {
-  return r.x_element != Element::f32 && r.M <= kInt16Rows && part.w.kind == WeightKind::affine;
+  return r.x_element != Element::f32 && part.w.kind == WeightKind::affine;
 }
 
 IntegerRows integer_rows_of(const Rows& x, int M, int K, const Weights& w) {
   const size_t columns = int16_columns(K, w.group_size), groups = columns / w.group_size;
   IntegerRows integers{w.bits, w.group_size, std::vector<int16_t>(M * columns),
                        std::vector<float>(M * groups), std::vector<float>(M * groups)};
-  kernels().quantize_rows(x.x, x.stride, M, K, w.group_size, w.bits, integers.codes.data(),
-                          integers.scales.data(), integers.sums.data());
+  const int rows = static_cast<int>(kWorkPerTask / columns + 1);
+  parallel_for((M + rows - 1) / rows, [&](int task) {
+    const size_t begin = size_t(task) * rows;
+    kernels().quantize_rows(
+        x.x + begin * x.stride, x.stride, std::min<int>(rows, M - static_cast<int>(begin)), K,
+        w.group_size, w.bits, integers.codes.data() + begin * columns,
+        integers.scales.data() + begin * groups, integers.sums.data() + begin * groups);
+  });
   return integers;
 }
 
@@ -146,8 +153,11 @@ struct Tile {
 
 void run_tile(const Matmul& p, const Tile& t) {
   const Kernels& k = kernels();
-  if (p.x_codes != nullptr) {
+  if (p.x_codes != nullptr && p.M <= kInt16DirectRows) {
     return k.matmul_int16(p, t.m0, t.m1, t.n0, t.n1);
+  }
+  if (p.x_codes != nullptr) {
+    return k.matmul_int16_panel(p, t.m0, t.m1, t.n0, t.n1, thread_scratch(kPanelScratch));
   }
   if (p.M <= kDirectRows) {
     return k.matmul_direct(p, t.m0, t.m1, t.n0, t.n1);
@@ -183,12 +193,14 @@ void run_swiglu_tile(Matmul gate, Matmul up, const Tile& t) {
   }
 }
 
+constexpr int kPanelUnit = std::lcm(kPanelColumns, 2 * kMaxLanes);
+
 // Columns of a tile: whole register tiles, enough work to be worth a wake-up, and several tiles for
 // every thread.
 int tile_columns(const MatmulRequest& r, int N) {
   const int rows = std::min(r.M, kPanelRows);
-  const int unit =
-      r.M <= kDirectRows ? 4 : kPanelColumns;  // both whole tiles of the integer kernel
+  // Whole tiles of the kernel, and of the integer one as well.
+  const int unit = r.M <= kDirectRows ? 4 : r.M <= kInt16DirectRows ? kPanelColumns : kPanelUnit;
   const int64_t per_column = int64_t(r.K) * rows * (r.swiglu ? 2 : 1);
   // Above kDirectRows a weight costs about a sixteenth per row of what it costs below.
   const int64_t work = r.M <= kDirectRows ? kWorkPerTask : 16 * kWorkPerTask;

@@ -69,11 +69,11 @@ template <int bits>
 static void order_units(int16_t* q, int count) {
   static constexpr UnitOrder<bits> order;
   for (int16_t* unit = q; unit < q + count; unit += kUnit) {
-    int16_t ordered[kUnit];
+    int16_t own[kUnit];
+    __builtin_memcpy(own, unit, sizeof(own));
     for (int i = 0; i < kUnit; ++i) {
-      ordered[i] = unit[order.code[i]];
+      unit[i] = own[order.code[i]];
     }
-    store_inputs<bits>(ordered, unit);
   }
 }
 

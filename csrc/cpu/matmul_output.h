@@ -6,9 +6,11 @@
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
-// y[m, n … n + count) of at most kPanelColumns sums: plus bias and residual, rounded once.
+constexpr int kRowColumns = 2 * kMaxLanes;  // the most that write_row takes
+
+// y[m, n … n + count) of at most kRowColumns sums: plus bias and residual, rounded once.
 static void write_row(const Matmul& p, int m, int n, int count, const float* sums) {
-  float values[kPanelColumns];
+  float values[kRowColumns];
   __builtin_memcpy(values, sums, count * sizeof(float));
   auto add = [&](const void* terms, Element e, size_t first) {
     with_element(e, [&]<class T>(T) {

@@ -147,12 +147,6 @@ struct Codes {
 };
 using Inputs = Codes;
 
-// Writes the integers of a unit, ordered as the codes are, for Inputs::load.
-template <int>
-static inline void store_inputs(const int16_t* ordered, int16_t* unit) {
-  __builtin_memcpy(unit, ordered, 64 * sizeof(*unit));
-}
-
 // 8 x int32; the lower four are of the first 32 codes of a unit.
 struct Sums {
   __m256i v;
@@ -164,6 +158,21 @@ struct Sums {
       v = _mm256_add_epi32(v, _mm256_madd_epi16(a.v[j], b.v[j]));
     }
   }
+};
+
+// kLanes x int32: sums of as many columns.
+struct ColumnSums {
+  __m256i v;
+
+  static ColumnSums zero() { return {_mm256_setzero_si256()}; }
+  // Adds w[c][0] x[0] + w[c][1] x[1] to column c.
+  void add_pair(const int16_t* w, const int16_t* x) {
+    int32_t pair;
+    __builtin_memcpy(&pair, x, sizeof(pair));
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
+    v = _mm256_add_epi32(v, _mm256_madd_epi16(codes, _mm256_set1_epi32(pair)));
+  }
+  Vec to_float() const { return {_mm256_cvtepi32_ps(v)}; }
 };
 
 // Four 16-bit floats, the first in the lowest bits, as fp32.

@@ -152,12 +152,6 @@ struct Codes {
 };
 using Inputs = Codes;
 
-// Writes the integers of a unit, ordered as the codes are, for Inputs::load.
-template <int>
-static inline void store_inputs(const int16_t* ordered, int16_t* unit) {
-  __builtin_memcpy(unit, ordered, 64 * sizeof(*unit));
-}
-
 // 16 x int32; the first and the third quarter are of the first 32 codes of a unit.
 struct Sums {
   __m512i v;
@@ -177,6 +171,25 @@ struct Sums {
   __m256i folded() const {
     return _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
   }
+};
+
+// kLanes x int32: sums of as many columns.
+struct ColumnSums {
+  __m512i v;
+
+  static ColumnSums zero() { return {_mm512_setzero_si512()}; }
+  // Adds w[c][0] x[0] + w[c][1] x[1] to column c.
+  void add_pair(const int16_t* w, const int16_t* x) {
+    int32_t pair;
+    __builtin_memcpy(&pair, x, sizeof(pair));
+    const __m512i codes = _mm512_loadu_si512(w), inputs = _mm512_set1_epi32(pair);
+#if defined(__AVX512VNNI__)
+    v = _mm512_dpwssd_epi32(v, codes, inputs);
+#else
+    v = _mm512_add_epi32(v, _mm512_madd_epi16(codes, inputs));
+#endif
+  }
+  Vec to_float() const { return {_mm512_cvtepi32_ps(v)}; }
 };
 
 // Four 16-bit floats, the first in the lowest bits, as fp32.

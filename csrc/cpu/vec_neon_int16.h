@@ -19,12 +19,6 @@ struct Codes {
 };
 using Inputs = Codes;
 
-// Writes the integers of a unit, ordered as the codes are, for Inputs::load.
-template <int>
-static inline void store_inputs(const int16_t* ordered, int16_t* unit) {
-  __builtin_memcpy(unit, ordered, 64 * sizeof(*unit));
-}
-
 // 2 x 4 x int32, of the first and of the last 32 codes of a unit.
 struct Sums {
   int32x4_t v[2];
@@ -38,6 +32,28 @@ struct Sums {
     }
   }
   int32x4_t half(int i) const { return v[i]; }
+};
+
+// 2 kLanes x int32: two sums of each of kLanes columns, of first and of second codes of pairs.
+struct ColumnSums {
+  int32x4_t v[4];
+
+  static ColumnSums zero() {
+    const int32x4_t none = vdupq_n_s32(0);
+    return {{none, none, none, none}};
+  }
+  // Adds w[c][0] x[0] + w[c][1] x[1] to column c.
+  void add_pair(const int16_t* w, const int16_t* x) {
+    int32_t pair;
+    __builtin_memcpy(&pair, x, sizeof(pair));
+    const int16x4_t inputs = vreinterpret_s16_s32(vdup_n_s32(pair));
+    for (int j = 0; j < 4; ++j) {
+      v[j] = vmlal_s16(v[j], vld1_s16(w + 4 * j), inputs);
+    }
+  }
+  Vec to_float() const {
+    return {{{vcvtq_f32_s32(vpaddq_s32(v[0], v[1])), vcvtq_f32_s32(vpaddq_s32(v[2], v[3]))}}};
+  }
 };
 
 // The totals of four groups: one a sum, or one in each half of a sum.

@@ -91,12 +91,6 @@ struct Codes {
 };
 using Inputs = Codes;
 
-// Writes the integers of a unit, ordered as the codes are, for Inputs::load.
-template <int>
-static inline void store_inputs(const int16_t* ordered, int16_t* unit) {
-  __builtin_memcpy(unit, ordered, 64 * sizeof(*unit));
-}
-
 // 8 x int32; the lower four are of the first 32 codes of a unit.
 struct Sums {
   int32_t v[8];
@@ -106,6 +100,26 @@ struct Sums {
     for (int i = 0; i < 64; ++i) {
       v[i / 32 * 4 + i % 4] += a.v[i] * b.v[i];
     }
+  }
+};
+
+// kLanes x int32: sums of as many columns.
+struct ColumnSums {
+  int32_t v[kLanes];
+
+  static ColumnSums zero() { return {}; }
+  // Adds w[c][0] x[0] + w[c][1] x[1] to column c.
+  void add_pair(const int16_t* w, const int16_t* x) {
+    for (int c = 0; c < kLanes; ++c) {
+      v[c] += w[2 * c] * x[0] + w[2 * c + 1] * x[1];
+    }
+  }
+  Vec to_float() const {
+    Vec r;
+    for (int c = 0; c < kLanes; ++c) {
+      r.v[c] = static_cast<float>(v[c]);
+    }
+    return r;
   }
 };
 

@@ -166,7 +166,7 @@ void test_one(Report& report, const Format& f, Element e, const Shape& s, bool d
     }
   }
   matmul(request);
-  const bool integers = f.kind == WeightKind::affine && e != Element::f32 && s.M <= kInt16Rows;
+  const bool integers = f.kind == WeightKind::affine && e != Element::f32;
   const double allowed = std::fmax(tolerance(y.element), integers ? 1e-4 : 1e-6);
   const double error = relative_error(y, want);
   report.expect(error <= allowed && y.intact(), "matmul ", name_of(f), " x ", native::name_of(e),

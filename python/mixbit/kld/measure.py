@@ -52,9 +52,9 @@ def measure(
     """Exact KL(reference || model) over the full vocabulary, token by token.
 
     Logits come from fp32 sums over each model's own final hidden states and are never stored;
-    everything after them is fp64, so that the block size changes nothing. Batch and chunk size
-    change no more than the rounding inside a model whose activations have 16 bits. Documents never
-    see each other and padding is never scored.
+    everything after them is fp64, so that the block size changes nothing. On a CPU batch and chunk
+    size change nothing either; on a GPU no more than the rounding of products of many rows.
+    Documents never see each other and padding is never scored.
 
     The softmax runs over the tokens that both heads and the tokenizer know: rows that only pad the
     vocabulary take no part.

@@ -1,0 +1,211 @@
+// Integer products of many rows: the sums of matmul_int16_impl.h, bit for bit, with the decoding of
+// the weights shared by all rows.
+//
+// A panel holds 512 codes of a few columns, pairs of neighbouring codes of all columns side by
+// side, so that one multiply-add of pairs advances a vector of columns and a group's sum needs no
+// adding across lanes. Per pair of a row that is one broadcast, and two such instructions for 2
+// kLanes columns, where fp32 takes four FMAs.
+#pragma once
+
+#include "cpu/matmul_int16_impl.h"
+
+namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
+
+constexpr int kPairs = kUnit / 2;
+constexpr int kIntegerColumns = 2 * kLanes;  // of a panel
+constexpr int kPanelUnits = kPanelDepth / kUnit;
+// Rows that share the loads of a panel: as many as have their sums in registers.
+constexpr int kTileRows = sizeof(ColumnSums) > kLanes * sizeof(int32_t) ? 2 : 4;
+
+static_assert(kIntegerColumns <= kRowColumns);
+static_assert(kIntegerColumns * (kPanelDepth / 2 + 2 * (kPanelDepth / 32) + kQuad * kPanelRows) <=
+              kPanelScratch);
+
+// Unpacked units alternate between codes of their first and of their second half in runs of this
+// many pairs; a group of 32 is one of the halves.
+template <int bits>
+static constexpr int half_run() {
+  int run = 0;
+  while (run < kPairs / 2 && code_at(bits, 2 * run) < kUnit / 2) {
+    ++run;
+  }
+  return run;
+}
+
+template <int bits>
+static constexpr bool runs_are_regular() {
+  for (int i = 0; i < kUnit; ++i) {
+    if ((code_at(bits, i) >= kUnit / 2) != (i / 2 / half_run<bits>() % 2 == 1)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+struct IntegerPanel {
+  int16_t* codes;  // [units, kPairs, kIntegerColumns, 2]
+  float* scales;   // [groups, kIntegerColumns]
+  float* biases;
+  float* acc;  // [rows, kQuad, kIntegerColumns]: groups g with equal g mod kQuad add up
+
+  explicit IntegerPanel(float* scratch)
+      : codes(reinterpret_cast<int16_t*>(scratch)),
+        scales(scratch + kIntegerColumns * kPanelDepth / 2),
+        biases(scales + kIntegerColumns * (kPanelDepth / 32)),
+        acc(biases + kIntegerColumns * (kPanelDepth / 32)) {}
+};
+
+// Column `to` of a panel: units [unit, unit + units) of row n of the weights.
+template <int bits, int group>
+static void pack_column(const Matmul& p, int n, int unit, int units, IntegerPanel& panel, int to) {
+  const uint8_t* row =
+      static_cast<const uint8_t*>(p.w.data) + n * (static_cast<size_t>(p.K / 8) * bits);
+  for (int u = 0; u < units; ++u) {
+    const uint8_t* source = row + static_cast<size_t>(unit + u) * 8 * bits;
+    uint8_t padded[8 * bits] = {};
+    if ((unit + u + 1) * kUnit > p.K) {
+      __builtin_memcpy(padded, source, 4 * bits);  // half a unit is left
+      source = padded;
+    }
+    const Codes codes = unpack_unit<bits>(source);
+    static_assert(sizeof(codes) == kUnit * sizeof(int16_t));
+    uint32_t pairs[kPairs];
+    __builtin_memcpy(pairs, &codes, sizeof(pairs));
+    int16_t* target = panel.codes + (static_cast<size_t>(u) * kPairs * kIntegerColumns + to) * 2;
+    for (int i = 0; i < kPairs; ++i, target += 2 * kIntegerColumns) {
+      __builtin_memcpy(target, &pairs[i], sizeof(pairs[i]));
+    }
+  }
+  const int begin = unit * kUnit / group, groups = p.K / group;
+  const int end = (unit + units) * kUnit / group;
+  const size_t first = static_cast<size_t>(n) * groups;
+  for (int g = begin; g < end && g < groups; ++g) {
+    const int at = (g - begin) * kIntegerColumns + to;
+    panel.scales[at] = load_element(p.w.scales, p.w.element, first + g);
+    panel.biases[at] = load_element(p.w.biases, p.w.element, first + g);
+  }
+}
+
+template <int R>
+using TileSums = ColumnSums[R][2];
+
+// Adds `count` pairs of R rows of x.
+template <int R>
+MIXBIT_INLINE void add_pairs(const int16_t* x, size_t x_stride, const int16_t* w, int count,
+                             TileSums<R>& sums) {
+  // In variables of their own, which the compiler keeps in registers.
+  TileSums<R> own;
+  const int16_t* row[R];
+  for (int r = 0; r < R; ++r) {
+    own[r][0] = sums[r][0];
+    own[r][1] = sums[r][1];
+    row[r] = x + r * x_stride;
+  }
+  for (int i = 0; i < count; ++i, w += 2 * kIntegerColumns) {
+    for (int r = 0; r < R; ++r) {
+      own[r][0].add_pair(w, row[r] + 2 * i);
+      own[r][1].add_pair(w + 2 * kLanes, row[r] + 2 * i);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    sums[r][0] = own[r][0];
+    sums[r][1] = own[r][1];
+  }
+}
+
+// Group g of R rows from row m on, in the panel's columns; the panel begins with `unit`.
+template <int bits, int group, int R>
+static inline void add_group(const Matmul& p, int m, int g, int unit, const IntegerPanel& panel,
+                             float* acc) {
+  static_assert(runs_are_regular<bits>());
+  const size_t stride = int16_columns(p.K, group);
+  TileSums<R> sums;
+  for (int r = 0; r < R; ++r) {
+    sums[r][0] = sums[r][1] = ColumnSums::zero();
+  }
+  const int16_t* x = p.x_codes + m * stride + static_cast<size_t>(g) * group / kUnit * kUnit;
+  const int16_t* w =
+      panel.codes + static_cast<size_t>(g * group / kUnit - unit) * kUnit * kIntegerColumns;
+  if constexpr (group >= kUnit) {
+    add_pairs<R>(x, stride, w, group / 2, sums);
+  } else {
+    constexpr int run = half_run<bits>();
+    for (int i = g % 2 * run; i < kPairs; i += 2 * run) {
+      add_pairs<R>(x + 2 * i, stride, w + 2 * kIntegerColumns * i, run, sums);
+    }
+  }
+  const size_t groups = stride / group;
+  const int at = (g - unit * kUnit / group) * kIntegerColumns;
+  for (int r = 0; r < R; ++r, acc += kQuad * kIntegerColumns) {
+    const Vec x_scale = Vec::broadcast(p.x_scales[(m + r) * groups + g]);
+    const Vec x_sum = Vec::broadcast(p.x_sums[(m + r) * groups + g]);
+    float* lane = acc + g % kQuad * kIntegerColumns;
+    for (int c = 0; c < 2; ++c) {
+      const int column = kLanes * c;
+      const Vec scale = Vec::load(panel.scales + at + column);
+      const Vec bias = Vec::load(panel.biases + at + column);
+      const Vec more = scale * x_scale * sums[r][c].to_float() + bias * x_sum;
+      (Vec::load(lane + column) + more).store(lane + column);
+    }
+  }
+}
+
+template <int bits, int group>
+static void int16_panel(const Matmul& p, int m0, int m1, int n0, int columns, float* scratch) {
+  IntegerPanel panel(scratch);
+  constexpr int row_floats = kQuad * kIntegerColumns;
+  __builtin_memset(panel.acc, 0, sizeof(float) * (m1 - m0) * row_floats);
+  if (columns < kIntegerColumns) {  // the others are zeros
+    __builtin_memset(scratch, 0, (panel.acc - scratch) * sizeof(float));
+  }
+  const int units = round_up(p.K, kUnit) / kUnit;
+  for (int unit = 0; unit < units; unit += kPanelUnits) {
+    const int count = units - unit < kPanelUnits ? units - unit : kPanelUnits;
+    for (int c = 0; c < columns; ++c) {
+      pack_column<bits, group>(p, n0 + c, unit, count, panel, c);
+    }
+    const int begin = unit * kUnit / group;
+    const int last = (unit + count) * kUnit / group, end = last < p.K / group ? last : p.K / group;
+    int m = m0;
+    float* acc = panel.acc;
+    for (; m + kTileRows <= m1; m += kTileRows, acc += kTileRows * row_floats) {
+      for (int g = begin; g < end; ++g) {
+        add_group<bits, group, kTileRows>(p, m, g, unit, panel, acc);
+      }
+    }
+    for (; m < m1; ++m, acc += row_floats) {
+      for (int g = begin; g < end; ++g) {
+        add_group<bits, group, 1>(p, m, g, unit, panel, acc);
+      }
+    }
+  }
+  const float* acc = panel.acc;
+  for (int m = m0; m < m1; ++m, acc += row_floats) {
+    float sums[kIntegerColumns];
+    for (int c = 0; c < kIntegerColumns; c += kLanes) {
+      auto lane = [&](int i) { return Vec::load(acc + i * kIntegerColumns + c); };
+      ((lane(0) + lane(2)) + (lane(1) + lane(3))).store(sums + c);
+    }
+    write_row(p, m, n0, columns, sums);
+  }
+}
+
+static void matmul_int16_panel(const Matmul& p, int m0, int m1, int n0, int n1, float* scratch) {
+  with_bits(p.w.bits, [&]<int bits>() {
+    for (int n = n0; n < n1; n += kIntegerColumns) {
+      const int columns = n1 - n < kIntegerColumns ? n1 - n : kIntegerColumns;
+      switch (p.w.group_size) {
+        case 32:
+          int16_panel<bits, 32>(p, m0, m1, n, columns, scratch);
+          break;
+        case 64:
+          int16_panel<bits, 64>(p, m0, m1, n, columns, scratch);
+          break;
+        default:
+          int16_panel<bits, 128>(p, m0, m1, n, columns, scratch);
+      }
+    }
+  });
+}
+
+}  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE
