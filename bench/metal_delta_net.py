@@ -1,6 +1,6 @@
 """Costs of GatedDeltaNet's Metal kernels, counted on a CPU, beside those of mlx-lm and of MLX.
 
-python bench/metal_delta_net.py [MLX] prints the tables of RESULTS.md. MLX: the folder ``mlx`` of
+python bench/metal_delta_net.py [MLX] prints the table of RESULTS.md. MLX: the folder ``mlx`` of
 its wheel for macOS, whose kernels the Linux wheel lacks; ``make wheel-macos`` leaves one at
 build/macos/macos-14/mlx. mlx-lm's and MLX's kernels make the recurrence alone, ours all that is
 between the projections.
@@ -9,13 +9,9 @@ between the projections.
 from __future__ import annotations
 
 import importlib.util
-import io
-import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / folder) for folder in ("metal", "")]
@@ -26,16 +22,11 @@ from delta_net_cases import Net  # noqa: E402
 from metal_runner import Counters, Library  # noqa: E402
 from metal_runner.mlx_call import MetalKernel, as_buffer  # noqa: E402
 from metal_runner.stock import instantiation  # noqa: E402
-from mlx_lm.models import gated_delta, qwen3_5  # noqa: E402
-from mlx_lm.models.cache import ArraysCache  # noqa: E402
 
 HK, HV, D = 1, 3, 128  # value heads to a key head as in the 27B model
 STEPS = (1, 8, 128)
 PRODUCT_CLOCKS = 17.5  # of a SIMD group for 8 x 8 x 8 (philipturner's metal-benchmarks)
 MIXED = ("bfloat16", "float32", "bfloat16", "bfloat16")  # types of the layer's parameters
-# Primitives that make no launch of their own, and the products around.
-VIEWS = {"Broadcast", "Flatten", "Unflatten", "Reshape", "Slice", "Split", "Transpose"}
-PRODUCTS = {"Matmul"}
 
 
 def ours(T: int) -> list[Counters]:
@@ -123,63 +114,12 @@ def cost_table(folder: Path | None) -> Iterator[str]:
             yield f"| {T} | MLX, recurrence | {cells(mlx(folder, T), T)} |"
 
 
-def stock_graph(T: int) -> Counter[str]:
-    """Primitives between mlx-lm's projections, as it would build them for a GPU."""
-    config = qwen3_5.TextModelArgs(
-        model_type="qwen3_5", hidden_size=64, linear_num_key_heads=HK, linear_num_value_heads=HV,
-        linear_key_head_dim=D, linear_value_head_dim=D, linear_conv_kernel_dim=4,
-    )  # fmt: skip
-    layer = qwen3_5.GatedDeltaNet(config)
-    layer.set_dtype(mx.bfloat16)
-    layer.eval()
-    x = mx.zeros((1, T, 64), mx.bfloat16)
-    cache: Any = ArraysCache(2)
-    cache[0], cache[1] = mx.zeros((1, 3, layer.conv_dim), mx.bfloat16), mx.zeros((1, HV, D, D))
-    mx.eval(layer.parameters(), x, cache[0], cache[1])
-    taken: list[mx.array] = []
-
-    def kernel(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any, _mask: Any) -> Any:
-        taken.extend([q, k, v, g, beta])
-        made = mx.zeros(v.shape, v.dtype), mx.zeros(state.shape)
-        mx.eval(made)
-        return made
-
-    def norm(x: mx.array, *_: Any) -> mx.array:
-        return mx.sin(x)  # one primitive, which on a CPU it is not
-
-    dot = io.StringIO()
-    with (
-        mock.patch.object(gated_delta, "gated_delta_ops", kernel),
-        mock.patch.object(mx.fast, "rms_norm", norm),
-    ):
-        y = layer(x, None, cache)
-    mx.export_to_dot(dot, y, cache[0], *taken)
-    names = Counter(re.findall(r'label ="(\w+)"', dot.getvalue()))
-    names["RMSNorm"] = names.pop("Sin")
-    names["CustomKernel"] = 1
-    return names
-
-
-def launch_table() -> Iterator[str]:
-    """Between in_proj and out_proj."""
-    yield "| T | mixbit, launches | mlx-lm, primitives that are no views | and views |"
-    yield "| ---: |" + " ---: |" * 3
-    for T in STEPS:
-        names = stock_graph(T)
-        inside = {name: n for name, n in names.items() if name not in PRODUCTS}
-        views = sum(n for name, n in inside.items() if name in VIEWS)
-        mine = len(Net(T, HK, HV, D, D, x="bfloat16", weights=MIXED).plan.launches)
-        yield f"| {T} | {mine} | {sum(inside.values()) - views} | {views} |"
-
-
 def main() -> None:
-    """Print the tables."""
+    """Print the table."""
     mx.set_default_device(mx.cpu)
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     print(f"Per step of a value head, D = {D}, {HV} value heads to a key head, bf16:\n")
     print("\n".join(cost_table(folder)))
-    print("\nBetween the projections:\n")
-    print("\n".join(launch_table()))
 
 
 if __name__ == "__main__":

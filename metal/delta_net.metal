@@ -13,9 +13,9 @@
 //
 // which is decay, correct, read with both products taken from the old state at once; and SIMD group
 // s norms step s. g itself is never formed: near 1 it would round by 3e-8, and a long memory would
-// forget too much or too little at every step. g − 1 is exact, and g S = S + (g − 1) S one FMA.
-// Value heads that share a key head each make its q and k. The state of the convolution is written
-// anew, q's and k's by the first of those value heads.
+// forget too much or too little at every step. g − 1 keeps its digits, and g S = S + (g − 1) S is
+// one FMA. Value heads that share a key head each make its q and k. The state of the convolution is
+// written anew, q's and k's by the first of those value heads.
 #include "delta_net.h"
 
 #include "lane_sums.h"
@@ -111,8 +111,8 @@ struct State {
 };
 
 // A lane's columns of q and k at one step, normalised.
-template <short cols, typename Steps>
-METAL_FUNC void make_keys(Steps steps, uint t, Channels channel, uint Dk, ushort lane,
+template <short cols, typename T, typename W, short taps>
+METAL_FUNC void make_keys(Steps<T, W, taps> steps, uint t, Channels channel, uint Dk, ushort lane,
                           thread Slice<cols>& q, thread Slice<cols>& k) {
   float qq = 0.0f, kk = 0.0f;
   UNROLL for (short c = 0; c < cols; ++c) {

@@ -243,7 +243,9 @@ template <typename T, typename W, short taps, short key_blocks, short value_bloc
     ushort lane [[thread_index_in_simdgroup]]) {
   constexpr short Dk = 8 * key_blocks, Dv = 8 * value_blocks, threads = 32 * value_blocks;
   constexpr short key_pitch = Dk + 4, value_pitch = Dv + 4;  // rows begin in different banks
-  threadgroup float q[kChunk * key_pitch], k[kChunk * key_pitch];
+  threadgroup float4 q_rows[kChunk * key_pitch / 4], k_rows[kChunk * key_pitch / 4];
+  threadgroup float* q = (threadgroup float*)q_rows;
+  threadgroup float* k = (threadgroup float*)k_rows;
   threadgroup float values[kChunk * value_pitch];
   threadgroup ChunkFactors f;
   const uint hk = group.y, hv = hk * params.share + group.x, batch = group.z;
@@ -275,8 +277,8 @@ template <typename T, typename W, short taps, short key_blocks, short value_bloc
         q4 = *(const device float4*)(from + channel.q);
         k4 = *(const device float4*)(from + channel.k);
       }
-      *(threadgroup float4*)(q + row * key_pitch + column) = q4;
-      *(threadgroup float4*)(k + row * key_pitch + column) = k4;
+      q_rows[(row * key_pitch + column) / 4] = q4;
+      k_rows[(row * key_pitch + column) / 4] = k4;
     }
     float mixed[value_run];
     steps.template mix<value_run>(t0 + value_row, channel.v + value_column, mixed);
