@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -9,6 +10,7 @@ import pytest
 from mlx_lm import cache_prompt
 from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache
 
+from mixbit import integration
 from mixbit.cli import main
 from models import build, save_checkpoint
 
@@ -181,6 +183,25 @@ def test_generate_with_a_draft_model_says_the_same(
         assert result["finish_reason"] == "stop"
     assert right["tokens_from_draft"] > right["generation_tokens"] / 2
     assert wrong["tokens_from_draft"] == 0
+
+
+def test_generate_refuses_a_draft_model_with_other_tokens(
+    tiny_folder: Path,
+    quantised_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    load = integration.load
+
+    def loaded(folder: str, **options: Any) -> Any:
+        model, tokenizer = load(folder, **options)
+        other = SimpleNamespace(vocab_size=7)
+        return model, other if folder == str(quantised_folder) else tokenizer
+
+    monkeypatch.setattr(integration, "load", loaded)
+    arguments = ("generate", "--model", str(tiny_folder), "--prompt", "x", "--draft-model")
+    said = failure(capsys, *arguments, str(quantised_folder))
+    assert f"The tokenizer of {quantised_folder} has 7 tokens, that of {tiny_folder} 2" in said
 
 
 def test_generate_goes_on_from_a_prompt_cache(
