@@ -78,7 +78,7 @@ std::vector<mx::array> GatherQuantizedMatmul::small_case(const std::vector<mx::a
   const mx::Shape chosen{op.tokens, op.slots};
   const mx::Dtype dtype = inputs[0].dtype();
   std::vector<mx::array> noises{
-      noise.values({op.tokens, op.shared_x ? 1 : op.slots, op.M, op.K}, dtype),
+      noise.rows({op.tokens, op.shared_x ? 1 : op.slots, op.M, op.K}, dtype),
       noise.integers(chosen, op.experts)};
   if (op.mix) {
     noises.push_back(noise.values(chosen, mx::float32));

@@ -1,6 +1,5 @@
 // KlDivergence on a Metal GPU.
 #include <algorithm>
-#include <cmath>
 
 #include "gpu/key.h"
 #include "gpu/trial.h"
@@ -24,15 +23,6 @@ gpu::Description description(const gpu::KlDivergence& op) {
   return {key.text(), [op](const gpu::Device& device) {
             return op.M == 0 ? gpu::LaunchPlan{} : launch_plan(op, device);
           }};
-}
-
-// Hidden states whose logits by noise as a head are of a few units.
-mx::array hidden(gpu::Noise& noise, int rows, const gpu::KlDivergence::Head& head,
-                 mx::Dtype dtype) {
-  const float size = 8 / std::sqrt(static_cast<float>(head.K)) / (1 << head.format.bits);
-  const mx::Device cpu = mx::Device::cpu;
-  return mx::astype(mx::multiply(noise.values({rows, head.K}, mx::float32), mx::array(size), cpu),
-                    dtype, cpu);
 }
 
 }  // namespace
@@ -68,8 +58,8 @@ std::vector<mx::array> KlDivergence::small_case(const std::vector<mx::array>& in
   const int rows = std::min(op.M, gpu::kTrialRows);
   gpu::Noise noise;
   std::vector<mx::array> noises{
-      hidden(noise, rows, op.heads[0], inputs[0].dtype()),
-      hidden(noise, rows, op.heads.back(), inputs[1].dtype()),
+      noise.rows({rows, op.heads[0].K}, inputs[0].dtype()),
+      noise.rows({rows, op.heads.back().K}, inputs[1].dtype()),
       mx::astype(noise.integers({rows}, kTrialVocabulary), mx::int32, mx::Device::cpu)};
   mx::eval(noises);
   for (const auto& head : op.heads) {

@@ -87,7 +87,7 @@ std::vector<mx::array> QuantizedMatmul::small_case(const std::vector<mx::array>&
                                                    const mx::Stream& s) const {
   const gpu::QuantizedMatmul op = smaller(on_gpu(inputs, outputs), device);
   gpu::Noise noise;
-  std::vector<mx::array> noises{noise.values({op.M, op.K}, inputs[0].dtype())};
+  std::vector<mx::array> noises{noise.rows({op.M, op.K}, inputs[0].dtype())};
   std::vector<mx::Shape> shapes;
   std::vector<mx::Dtype> dtypes;
   for (size_t i = 0; i < op.parts.size(); ++i) {
@@ -104,7 +104,7 @@ std::vector<mx::array> QuantizedMatmul::small_case(const std::vector<mx::array>&
     }
   }
   if (op.norm) {
-    noises.push_back(noise.values({op.K}, dtype_of(*op.norm)));
+    noises.push_back(noise.rows({op.K}, dtype_of(*op.norm)));
   }
   if (op.residual) {
     noises.push_back(noise.values(shapes[0], dtype_of(*op.residual)));

@@ -120,7 +120,10 @@ METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgrou
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  const float factor = norm_factor(squares, p.K, p.eps, p.lane);
+  if (is_same<Norm, Absent>::value) {
+    return;
+  }
+  const float factor = norm_factor<Norm>(squares, p.K, p.eps, p.lane);
   if (own < M && column == 0) {
     factors[own] = factor;
   }
@@ -195,7 +198,7 @@ METAL_FUNC void make_outputs(thread const Task<T, Norm>& t, MatvecPart shape, Pa
     if (r >= p.w_rows || m >= p.x_rows) {
       continue;
     }
-    const float scale = is_same<Norm, Absent>::value ? 1.0f : M == 1 ? factor : t.factors[m];
+    const float scale = is_same<Norm, Absent>::value || M == 1 ? factor : t.factors[m];
     float y = fma(sums[i], scale, part.bias[n]);
     if (swiglu) {
       y = silu(y) * fma(sums[rows * M + i], scale, other.bias[n]);

@@ -68,7 +68,11 @@ struct Problem {
   METAL_FUNC uint first_k(uint step) const { return (step * kLanes + lane % kLanes) * kBlock; }
 };
 
+template <typename Norm>
 METAL_FUNC float norm_factor(float squares, uint K, float eps, ushort lane) {
+  if (is_same<Norm, Absent>::value) {
+    return 1.0f;
+  }
   LaneSums<1>::add(&squares, lane);
   return rsqrt(squares / float(K) + eps);
 }
@@ -111,5 +115,5 @@ METAL_FUNC float multiply_row(thread const Problem<T, Norm, F, G>& p, thread flo
       multiply<G, kMatvecRows - rows, ragged>(p.g, x, step, present, sums + rows);
     }
   }
-  return norm_factor(squares, p.K, p.eps, p.lane);
+  return norm_factor<Norm>(squares, p.K, p.eps, p.lane);
 }

@@ -39,13 +39,17 @@ uint32_t Noise::next() {
   return state_ ^ (state_ >> 16);            // the low bits alone have short periods
 }
 
-mx::array Noise::values(const mx::Shape& shape, mx::Dtype dtype) {
+mx::array Noise::values(const mx::Shape& shape, mx::Dtype dtype, float size) {
   std::vector<float> values(count(shape));
   std::generate(values.begin(), values.end(),
-                [&] { return std::ldexp(static_cast<float>(next() >> 8), -23) - 1; });
+                [&] { return size * (std::ldexp(static_cast<float>(next() >> 8), -23) - 1); });
   mx::array a = mx::astype(mx::array(values.data(), shape, mx::float32), dtype, mx::Device::cpu);
   mx::eval(a);
   return a;
+}
+
+mx::array Noise::rows(const mx::Shape& shape, mx::Dtype dtype) {
+  return values(shape, dtype, 3 / std::sqrt(static_cast<float>(shape.back())));
 }
 
 std::vector<mx::array> Noise::weight(const WeightFormat& format, mx::Dtype dtype,
@@ -63,7 +67,7 @@ std::vector<mx::array> Noise::weight(const WeightFormat& format, mx::Dtype dtype
   std::generate(codes.begin(), codes.end(), [&] { return next() & finite; });
   std::vector<mx::array> arrays{mx::array(codes.data(), words, mx::uint32)};
   if (format.kind == WeightKind::affine) {
-    arrays.push_back(values(groups, dtype));
+    arrays.push_back(values(groups, dtype, std::ldexp(2.0f, -format.bits)));
     arrays.push_back(values(groups, dtype));
     return arrays;
   }

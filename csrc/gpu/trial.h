@@ -17,8 +17,12 @@ bool same_kernels(const LaunchPlan& a, const LaunchPlan& b);
 // Arrays of fixed noise, evaluated on the CPU.
 class Noise {
  public:
-  // In (−1, 1).
-  mx::array values(const mx::Shape& shape, mx::Dtype dtype);
+  // In (−size, size).
+  mx::array values(const mx::Shape& shape, mx::Dtype dtype, float size = 1);
+
+  // Rows [..., K], or a norm's weight for such, whose products with weight() are of about one, so
+  // that nothing overflows 16 bits.
+  mx::array rows(const mx::Shape& shape, mx::Dtype dtype);
 
   // Weights of the shape [..., N, K], finite and of about one; `dtype` is that of dense ones, or of
   // affine scales.

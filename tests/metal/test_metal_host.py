@@ -211,6 +211,14 @@ def test_noise_stands_for_finite_weights(mode: str, bits: int, group: int, dtype
     assert core.try_kernels(core.matmul(x, [w])[0], stream=mx.cpu) == ""
 
 
+@pytest.mark.parametrize(("mode", "bits", "group"), [("affine", 8, 64), ("nvfp4", 4, 16)])
+def test_noise_does_not_overflow_half(mode: str, bits: int, group: int) -> None:
+    x = noise(40, 17408, dtype=mx.float16)
+    pair = [weight(mode, bits, group, mx.float16, 9, 17408) for _ in range(2)]
+    for norm in (None, core.Norm(noise(17408), 0.01)):
+        assert core.try_kernels(core.swiglu(x, *pair, norm=norm), stream=mx.cpu) == ""
+
+
 def test_only_operations_have_launches() -> None:
     with pytest.raises(ValueError, match="not one that a kernel of mixbit is yet to compute"):
         core.launches_of(mx.zeros(3) + 1)
