@@ -9,7 +9,9 @@ from pathlib import Path
 
 import mlx.core as mx
 import mlx_lm
+import numpy as np
 import pytest
+from mlx.utils import tree_flatten
 
 from mixbit.calibration import Calibration
 from mixbit.calibration.run import calibrate
@@ -17,6 +19,7 @@ from mixbit.checkpoint import read_config
 from mixbit.errors import MixbitError
 from mixbit.plan import Plan, QuantSpec
 from mixbit.quantization import quantize
+from mixbit.quantization.embedding import embedding_statistics
 from mixbit.quantization.methods import Choice
 from models import MODEL_TYPES, build, save_raw
 from test_calibration import write_tokens
@@ -42,31 +45,64 @@ def weight_of(model: object, path: str) -> mx.array:
 def test_each_module_is_packed_by_its_own_statistics(
     tmp_path: Path, model_type: str, method: str
 ) -> None:
-    source, calibration = calibrated(tmp_path, model_type)
+    source, calibration = calibrated(tmp_path, model_type, dtype=mx.float32)
     plan = Plan.load("unsloth-2026-06@3", model=source)
-    report = quantize(source, tmp_path / "out", plan=plan, method=method, calibration=calibration)
-    stored, model = tensors(tmp_path / "out"), build(model_type, dtype=mx.bfloat16)
+    report = quantize(
+        source,
+        tmp_path / "out",
+        plan=plan,
+        method=method,
+        calibration=calibration,
+        dtype="bfloat16",
+    )
+    stored, model = tensors(tmp_path / "out"), build(model_type)
     statistics = Calibration.load(calibration, read_config(source))
     choice, fallbacks = Choice.of(method), set()
     for path, spec in plan.modules.items():
-        weight = weight_of(model, path)
+        weight = weight_of(model, path).astype(mx.bfloat16)
         if spec is None:
             assert mx.array_equal(stored[f"{path}.weight"], weight)
             continue
-        packed, reason = choice.pack(
-            weight, statistics.of(path), spec.bits, spec.group_size, mx.bfloat16
-        )
+        seen = statistics.of(path)
+        if path.endswith("embed_tokens"):
+            seen = embedding_statistics(dict(tree_flatten(model.parameters())))
+        packed, reason = choice.pack(weight, seen, spec.bits, spec.group_size, mx.bfloat16)
         fallbacks |= {path} if reason else set()
         for part, want in zip(("weight", "scales", "biases"), packed, strict=True):
             assert mx.array_equal(stored[f"{path}.{part}"], want), path
     assert report.fallbacks.keys() == fallbacks
     if method == "gptq+search":
-        assert all("embed_tokens" in path or "switch_mlp" in path for path in fallbacks)
+        assert all("switch_mlp" in path for path in fallbacks)
     sidecar = json.loads((tmp_path / "out" / "mixbit.json").read_text())["provenance"]
     assert sidecar["method"] == report.method == method
     assert sidecar["calibration"]["tokens"] == 50
     loaded, _ = mlx_lm.load(str(tmp_path / "out"))
     assert mx.isfinite(loaded(mx.array([[1, 5, 9]]))).all()
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_errors_of_the_embedding_cost_what_the_first_layer_makes_of_them(model_type: str) -> None:
+    model = build(model_type)
+    statistics = embedding_statistics(dict(tree_flatten(model.parameters())))
+    assert statistics is not None
+    assert statistics.hessian is not None
+    assert mx.array_equal(statistics.mean_square, mx.diagonal(statistics.hessian))
+    layer = model.layers[0]
+    mixer, mlp = layer.linear_attn, layer.mlp
+    ffn = ("gate_proj", "up_proj")
+    blocks = [(layer.input_layernorm, [m for n, m in mixer.children().items() if "in_proj" in n])]
+    if model_type == "qwen3_5":
+        blocks.append((layer.post_attention_layernorm, [mlp[name] for name in ffn]))
+    else:
+        shared = [mlp.shared_expert[name] for name in ffn]
+        blocks.append((layer.post_attention_layernorm, [*shared, mlp.gate, mlp.shared_expert_gate]))
+    e = np.random.default_rng(0).normal(size=64)
+    cost = sum(
+        float(((np.array(m.weight, np.float64) @ (np.array(norm.weight) * e)) ** 2).sum())
+        for norm, readers in blocks
+        for m in readers
+    )
+    assert e @ np.array(statistics.hessian, np.float64) @ e == pytest.approx(cost, rel=1e-5)
 
 
 DYING = """

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import mlx.core as mx
 
-from mixbit.calibration import Calibration, layer_and_role
+from mixbit.calibration import Calibration, InputStatistics, layer_and_role
 from mixbit.checkpoint import Checkpoint
 from mixbit.errors import MixbitError
+from mixbit.quantization.embedding import embedding_statistics
 from mixbit.quantization.fold import Fold, LayerScales, solve
 from mixbit.quantization.methods import Choice
 from mixbit.quantization.pack import Unit
@@ -100,15 +101,20 @@ class Quantiser:
             return tuple(mx.quantize(value, spec.group_size, spec.bits, mode=spec.mode))
         if unit.path not in self._scales.columns and unit.path not in self._scales.rows:
             value = value.astype(unit.dtype)
-        statistics = None if self._calibration is None else self._calibration.of(unit.path)
-        if statistics is not None:
-            statistics = self._scales.statistics(unit.path, statistics)
         packed, reason = self._choice.pack(
-            value, statistics, spec.bits, spec.group_size, unit.dtype
+            value, self._statistics(unit.path), spec.bits, spec.group_size, unit.dtype
         )
         if reason is not None:
             self.fallbacks[unit.path] = reason
         return packed
+
+    def _statistics(self, path: str) -> InputStatistics | None:
+        known = None if self._calibration is None else self._calibration.of(path)
+        if known is not None:
+            return self._scales.statistics(path, known)
+        if path.endswith("embed_tokens") and self._choice.name != "rtn":
+            return embedding_statistics(self._weights)
+        return None
 
     def _check(self, unit: Unit, value: mx.array) -> None:
         try:

@@ -14,6 +14,8 @@ Floats = npt.NDArray[np.float32]
 
 # Added to the Hessian's diagonal, as a share of its mean, in turn until it can be factored.
 _DAMPING = (0.01, 0.1, 1.0)
+# Weights worked on at once, in fp32.
+_CHUNK = 1 << 26
 
 
 class HessianError(MixbitError):
@@ -48,7 +50,18 @@ def gptq(
     """
     check_weight(weight, bits, group_size)
     factor = _factor(None if statistics is None else statistics.hessian)
-    dtype = dtype or weight.dtype
+    step = max(1, _CHUNK // weight.shape[1])
+    parts = [
+        _rows(weight[i : i + step], factor, bits, group_size, scales, dtype or weight.dtype)
+        for i in range(0, len(weight), step)
+    ]
+    return Packed(*(mx.concatenate(list(part)) for part in zip(*parts, strict=True)))
+
+
+def _rows(
+    weight: mx.array, factor: Floats, bits: int, group_size: int, scales: Method, dtype: mx.Dtype
+) -> Packed:
+    """Some rows, [n, K]; none takes part in another's."""
     left = np.array(weight.astype(mx.float32))  # what is still to be rounded, errors added
     costs = mx.array(1 / np.diagonal(factor) ** 2)
     parts: list[Packed] = []
@@ -61,11 +74,13 @@ def gptq(
         parts.append(packed)
         errors = _round_group(left, codes, packed, factor, begin, end, 2**bits - 1)
         left[:, end:] -= errors @ factor[begin:end, end:]
-    return Packed(
+    packed = Packed(
         _packed_codes(codes, bits),
         mx.concatenate([part.scales for part in parts], axis=1),
         mx.concatenate([part.biases for part in parts], axis=1),
     )
+    mx.eval(packed)
+    return packed
 
 
 def _factor(hessian: mx.array | None) -> Floats:
