@@ -226,7 +226,8 @@ def of_logits(first: list[float], second: list[float]) -> RowScores:
     ]
     hidden = mx.zeros((1, 64))
     target = mx.zeros(1, mx.int32)
-    return run([hidden, heads[0], hidden, heads[1], target], len(first))[0]
+    arguments = [hidden, heads[0], hidden, heads[1], target]
+    return run(arguments, len(first), mode="checked")[0]
 
 
 def test_tokens_that_are_ruled_out() -> None:
