@@ -1,4 +1,4 @@
-"""Cases for the native matmul, gated delta and attention kernels, checked against numpy in fp64.
+"""Cases for the native matmul, GatedDeltaNet and attention kernels, checked against numpy in fp64.
 
 Run as a script it prints the cases that failed as JSON: the tests start it once per instruction
 set, as the choice of kernels is made once per process, and with MIXBIT_BACKEND=metal on the GPU.
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
+from delta_net_fp64 import delta_net
 from mixbit import ops
 
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
@@ -211,6 +212,61 @@ def delta_cases() -> Iterator[DeltaCase]:
     yield DeltaCase(1, 200, 1, 2, 128, 128, state=True)
 
 
+@dataclass(frozen=True)
+class DeltaNetCase:
+    """GatedDeltaNet between its projections, everything of one type but the gates and states."""
+
+    T: int
+    Hk: int
+    Hv: int
+    Dk: int
+    Dv: int
+    dtype: str = "float32"
+    masked: bool = False
+    keep_steps: bool = False
+
+    def run(self) -> tuple[float, float]:
+        """Relative errors of the output and of the state."""
+        B, T, Hv = 2, self.T, self.Hv
+        C = 2 * self.Hk * self.Dk + Hv * self.Dv
+        rng = np.random.default_rng([T, self.Hk, Hv, self.Dk, self.Dv])
+
+        def noise(*shape: int, dtype: str = self.dtype) -> mx.array:
+            return mx.array(rng.standard_normal(shape, np.float32)).astype(DTYPES[dtype])
+
+        given = {
+            "qkv": noise(B, T, C),
+            "z": noise(B, T, Hv, self.Dv),
+            "a": noise(B, T, Hv, dtype="float32"),
+            "b": noise(B, T, Hv, dtype="float32"),
+            "conv_weight": noise(C, 4, 1),
+            "A_log": noise(Hv, dtype="float32") - 2,
+            "dt_bias": noise(Hv),
+            "norm_weight": noise(self.Dv),
+            "conv_state": noise(B, 3, C),
+            "state": noise(B, Hv, self.Dv, self.Dk, dtype="float32"),
+        }
+        rest = {"num_k_heads": self.Hk, "keep_steps": self.keep_steps}
+        mask = rng.random((B, T)) < 0.7 if self.masked else None
+        y, _, state = ops.delta_net(
+            **given, **rest, eps=1e-6, mask=None if mask is None else mx.array(mask)
+        )
+        want_y, _, want_state = delta_net(
+            **{name: double(a) for name, a in given.items()}, **rest, mask=mask
+        )
+        return relative_error(y, want_y), relative_error(state, want_state)
+
+
+def delta_net_cases() -> Iterator[DeltaNetCase]:
+    """Decoding, drafts and prompts, by every kernel of a GPU."""
+    yield DeltaNetCase(1, 2, 4, 128, 128, "bfloat16")
+    yield DeltaNetCase(7, 1, 3, 64, 128, masked=True, keep_steps=True)
+    yield DeltaNetCase(16, 2, 2, 30, 17, "float16")
+    yield DeltaNetCase(70, 1, 2, 128, 128)
+    yield DeltaNetCase(33, 2, 4, 48, 64, "bfloat16", masked=True)
+    yield DeltaNetCase(20, 1, 2, 50, 33, masked=True)
+
+
 def softmax_attention(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, mask: np.ndarray | None
 ) -> np.ndarray:
@@ -345,7 +401,7 @@ def product_failures() -> list[str]:
 def failures() -> list[str]:
     """Every case whose error is above its tolerance."""
     failed = product_failures()
-    for delta in delta_cases():
+    for delta in (*delta_cases(), *delta_net_cases()):
         y, state = delta.run()
         if not (y <= TOLERANCE[delta.dtype] and state <= TOLERANCE["float32"]):
             failed.append(f"{delta}: y {y:.2e}, state {state:.2e}")

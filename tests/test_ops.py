@@ -4,7 +4,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from kernel_cases import DTYPES, delta_rule, double, relative_error, unpacked
+from delta_net_fp64 import delta_net
+from kernel_cases import DTYPES, double, relative_error, unpacked
 from mixbit import backend, ops
 
 
@@ -620,39 +621,6 @@ def net_inputs(
     }
 
 
-def net_in_fp64(
-    qkv: np.ndarray,
-    z: np.ndarray,
-    a: np.ndarray,
-    b: np.ndarray,
-    *,
-    conv_weight: np.ndarray,
-    A_log: np.ndarray,
-    dt_bias: np.ndarray,
-    norm_weight: np.ndarray,
-    num_k_heads: int,
-    eps: float,
-    conv_state: np.ndarray,
-    state: np.ndarray,
-    mask: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Y and the recurrent state, from the definitions."""
-    B, T, Hv, Dv = z.shape
-    if mask is not None:
-        qkv = np.where(mask[..., None], qkv, 0)
-    steps = np.concatenate([conv_state, qkv], axis=1)
-    mixed = sum(steps[:, j : j + T] * conv_weight[:, j, 0] for j in range(4))
-    mixed = mixed / (1 + np.exp(-mixed))
-    key = (mixed.shape[-1] - Hv * Dv) // 2
-    q, k = (t.reshape(B, T, num_k_heads, -1) for t in (mixed[..., :key], mixed[..., key : 2 * key]))
-    q, k = (t / np.sqrt((t**2).sum(-1, keepdims=True) + 1e-6) for t in (q, k))
-    v = mixed[..., 2 * key :].reshape(B, T, Hv, Dv)
-    g = np.exp(-np.exp(A_log) * np.log1p(np.exp(a + dt_bias)))
-    y, last = delta_rule(q / np.sqrt(q.shape[-1]), k, v, g, 1 / (1 + np.exp(-b)), state, mask)
-    y = y / np.sqrt((y**2).mean(-1, keepdims=True) + eps) * norm_weight
-    return y * z / (1 + np.exp(-z)), last
-
-
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("shape", [(1, 2, 4, 32, 32), (9, 1, 3, 30, 17), (40, 2, 6, 48, 64)])
@@ -661,7 +629,7 @@ def test_delta_net_against_fp64(shape, masked: bool, dtype: mx.Dtype) -> None:
     mask = np.arange(shape[0]) >= np.array([[0], [shape[0] // 2]]) if masked else None
     y, conv_state, state = ops.delta_net(**inputs, mask=None if mask is None else mx.array(mask))
     wide = {k: double(v) if isinstance(v, mx.array) else v for k, v in inputs.items()}
-    want_y, want_state = net_in_fp64(**wide, mask=mask)
+    want_y, _, want_state = delta_net(**wide, mask=mask)
     tolerance = {mx.float32: 2e-6, mx.float16: 5e-4, mx.bfloat16: 4e-3}[dtype]
     assert relative_error(y, want_y) < tolerance
     assert relative_error(state, want_state) < 2e-6
@@ -699,7 +667,7 @@ def test_the_states_after_all_steps(
     for t in range(5):
         until = {name: wide[name][:, : t + 1] for name in ("qkv", "z", "a", "b")}
         seen = None if mask is None else mask[:, : t + 1]
-        assert relative_error(states[:, t], net_in_fp64(**wide | until, mask=seen)[1]) < 2e-6
+        assert relative_error(states[:, t], delta_net(**wide | until, mask=seen)[2]) < 2e-6
     plain = ops.delta_net(**inputs, **extra)
     for a, b in zip(plain, (y, conv_state, states[:, -1]), strict=True):
         assert mx.array_equal(a, b)

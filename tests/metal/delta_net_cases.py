@@ -8,8 +8,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from metal_runner import from_bfloat, run_plan
-from operands import FLOATS, empty, silu
+from operands import FLOATS, empty
 
+from delta_net_fp64 import delta_net
 from mixbit._core import LaunchPlan, launch_plan_delta_net
 
 EPS = 1e-6
@@ -200,47 +201,6 @@ def inverse_silu(y: np.ndarray) -> np.ndarray:
         s = 1 / (1 + np.exp(-x))
         x = np.maximum(x - (x * s - y) / (s * (1 + x * (1 - s))), -1.2)
     return x
-
-
-def delta_net(
-    qkv: np.ndarray, z: np.ndarray, a: np.ndarray, b: np.ndarray, conv_weight: np.ndarray,
-    A_log: np.ndarray, dt_bias: np.ndarray, norm_weight: np.ndarray,
-    conv_state: np.ndarray | None = None, state: np.ndarray | None = None,
-    mask: np.ndarray | None = None, lengths: np.ndarray | None = None, *,
-    num_k_heads: int, keep_steps: bool = False,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
-    """``ops.delta_net`` in fp64, from its definition."""
-    (B, T, Hv, Dv), (C, taps, _) = z.shape, conv_weight.shape
-    Dk = (C - Hv * Dv) // 2 // num_k_heads
-    mask = np.ones((B, T), bool) if mask is None else mask
-    before = np.zeros((B, taps - 1, C)) if conv_state is None else conv_state
-    inputs = np.concatenate([before, np.where(mask[..., None], qkv, 0)], axis=1)
-    mixed = silu(sum(inputs[:, j : j + T] * conv_weight[:, j, 0] for j in range(taps)))
-    q, k, v = np.split(mixed, [num_k_heads * Dk, 2 * num_k_heads * Dk], axis=-1)
-    q, k = (unit(t.reshape(B, T, num_k_heads, Dk)) for t in (q, k))
-    q, k = (np.repeat(t, Hv // num_k_heads, axis=2) for t in (q / np.sqrt(Dk), k))
-    v = v.reshape(B, T, Hv, Dv)
-    g = np.exp(-np.exp(A_log) * np.logaddexp(0, a + dt_bias))
-    beta = 1 / (1 + np.exp(-b))
-
-    S = np.zeros((B, Hv, Dv, Dk)) if state is None else state
-    o, states = np.zeros((B, T, Hv, Dv)), []
-    for t in range(T):
-        decayed = S * g[:, t, :, None, None]
-        delta = (v[:, t] - np.einsum("bhvk,bhk->bhv", decayed, k[:, t])) * beta[:, t, :, None]
-        new = decayed + delta[..., None] * k[:, t, :, None]
-        S = np.where(mask[:, t, None, None, None], new, S)
-        o[:, t] = np.einsum("bhvk,bhk->bhv", S, q[:, t]) * mask[:, t, None, None]
-        states.append(S)
-    y = o / np.sqrt((o**2).mean(-1, keepdims=True) + EPS) * norm_weight * silu(z)
-    ends = np.full(B, T) if lengths is None else lengths
-    kept = np.stack([rows[end : end + taps - 1] for rows, end in zip(inputs, ends, strict=True)])
-    return y, kept, np.stack(states, axis=1) if keep_steps else S
-
-
-def unit(t: np.ndarray) -> np.ndarray:
-    """Divided by its length, as the reference does it."""
-    return t / np.sqrt((t**2).sum(-1, keepdims=True) + 1e-6)
 
 
 MIXED = ("bfloat16", "float32", "float16", "bfloat16")  # conv_weight, A_log, dt_bias, norm_weight
