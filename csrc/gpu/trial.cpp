@@ -67,7 +67,7 @@ std::vector<mx::array> Noise::weight(const WeightFormat& format, mx::Dtype dtype
   std::generate(codes.begin(), codes.end(), [&] { return next() & finite; });
   std::vector<mx::array> arrays{mx::array(codes.data(), words, mx::uint32)};
   if (format.kind == WeightKind::affine) {
-    arrays.push_back(values(groups, dtype, std::ldexp(2.0f, -format.bits)));
+    arrays.push_back(values(groups, dtype, 2.0f / static_cast<float>(1 << format.bits)));
     arrays.push_back(values(groups, dtype));
     return arrays;
   }
