@@ -12,6 +12,7 @@ from mixbit.errors import MixbitError
 from mixbit.quantization.embedding import embedding_statistics
 from mixbit.quantization.fold import Fold, LayerScales, solve
 from mixbit.quantization.methods import Choice
+from mixbit.quantization.methods.packed import all_finite
 from mixbit.quantization.pack import Unit
 from mixbit.quantization.source import first_non_finite
 
@@ -118,7 +119,7 @@ class Quantiser:
 
     def _check(self, unit: Unit, value: mx.array) -> None:
         try:
-            finite = mx.isfinite(value).all().item()
+            finite = all_finite(value)
         except RuntimeError as error:
             folder = self._checkpoint.folder
             raise MixbitError(f"{folder}: {unit.name} cannot be read: {error}.") from None

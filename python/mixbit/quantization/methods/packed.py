@@ -10,6 +10,8 @@ from mixbit.calibration import InputStatistics
 from mixbit.errors import MixbitError
 from mixbit.plan import QuantSpec
 
+_CHUNK = 1 << 22
+
 
 class Packed(NamedTuple):
     """A weight in MLX's affine format, what ``mx.dequantize`` takes."""
@@ -53,6 +55,13 @@ class Method(Protocol):
         """
 
 
+def all_finite(values: mx.array) -> bool:
+    """Whether no value is a NaN or an infinity; a piece after the other, to take little memory."""
+    flat = values.reshape(-1)
+    pieces = (flat[i : i + _CHUNK] for i in range(0, flat.size, _CHUNK))
+    return all(mx.isfinite(piece).all().item() for piece in pieces)
+
+
 def check_weight(weight: mx.array, bits: int, group_size: int) -> None:
     """Refuse what cannot be packed; it computes the weight.
 
@@ -62,5 +71,5 @@ def check_weight(weight: mx.array, bits: int, group_size: int) -> None:
     violation = QuantSpec(bits, group_size).violation(weight.shape[-1])
     if violation is not None:
         raise MixbitError(f"The weight cannot be packed: {violation}.")
-    if not mx.isfinite(weight).all().item():
+    if not all_finite(weight):
         raise MixbitError("The weight holds a NaN or an infinity; fetch the model again.")
