@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from mixbit.calibration import Calibration
+from mixbit.calibration import Calibration, readers_of_norms
 from mixbit.calibration.run import calibrate
-from mixbit.checkpoint import read_config
+from mixbit.checkpoint import read_config, structure_of
 from mixbit.errors import MixbitError
 from mixbit.plan import Plan, QuantSpec
 from mixbit.quantization import quantize
@@ -65,7 +65,8 @@ def test_each_module_is_packed_by_its_own_statistics(
             continue
         seen = statistics.of(path)
         if path.endswith("embed_tokens"):
-            seen = embedding_statistics(dict(tree_flatten(model.parameters())))
+            weights = dict(tree_flatten(model.parameters()))
+            seen = embedding_statistics(weights, readers_of_norms(plan.modules))
         packed, reason = choice.pack(weight, seen, spec.bits, spec.group_size, mx.bfloat16)
         fallbacks |= {path} if reason else set()
         for part, want in zip(("weight", "scales", "biases"), packed, strict=True):
@@ -83,7 +84,9 @@ def test_each_module_is_packed_by_its_own_statistics(
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_errors_of_the_embedding_cost_what_the_first_layer_makes_of_them(model_type: str) -> None:
     model = build(model_type)
-    statistics = embedding_statistics(dict(tree_flatten(model.parameters())))
+    paths = [module.path for module in structure_of(model, model_type).modules]
+    weights = dict(tree_flatten(model.parameters()))
+    statistics = embedding_statistics(weights, readers_of_norms(paths))
     assert statistics is not None
     assert statistics.hessian is not None
     assert mx.array_equal(statistics.mean_square, mx.diagonal(statistics.hessian))

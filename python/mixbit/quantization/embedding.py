@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import mlx.core as mx
 import numpy as np
 
-from mixbit.calibration import InputStatistics, layer_and_role, readers_of_norms
+from mixbit.calibration import InputStatistics, layer_and_role
 
 
-def embedding_statistics(weights: Mapping[str, mx.array]) -> InputStatistics | None:
+def embedding_statistics(
+    weights: Mapping[str, mx.array], readers: Mapping[str, Sequence[str]]
+) -> InputStatistics | None:
     """Statistics for the rows of the embedding, which calibration has none of.
 
     An error e in a row reaches the products of the first layer as W diag(gain) e, so that e^T H e
@@ -19,18 +21,19 @@ def embedding_statistics(weights: Mapping[str, mx.array]) -> InputStatistics | N
 
     Args:
         weights: parameters of the model, those of the first layer among them.
+        readers: of each norm, the first layer's first; what
+            :func:`mixbit.calibration.readers_of_norms` tells.
 
     Returns:
-        The statistics [hidden]; None if the model is no hybrid whose readers are known.
+        The statistics [hidden]; None if there are no readers.
     """
-    paths = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
-    layers = [layer for path in paths if (layer := layer_and_role(path)[0])]
-    norms = readers_of_norms(path for path in paths if layer_and_role(path)[0] == layers[0])
     total = None
-    for norm, readers in norms.items():
+    for norm, paths in readers.items():
+        if layer_and_role(norm)[0] != layer_and_role(next(iter(readers)))[0]:
+            break
         gain = weights[f"{norm}.weight"].astype(mx.float32)
-        for reader in readers:
-            weight = weights[f"{reader}.weight"]
+        for path in paths:
+            weight = weights[f"{path}.weight"]
             if weight.ndim == 2:
                 rows = np.asarray(weight.astype(mx.float32) * gain)
                 product = rows.T @ rows

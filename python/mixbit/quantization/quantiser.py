@@ -29,6 +29,7 @@ class Quantiser:
         choice: Choice,
         calibration: Calibration | None,
         folds: Mapping[str, Sequence[Fold]],
+        readers: Mapping[str, Sequence[str]],
         units: Sequence[Unit],
     ) -> None:
         """Take over ``weights``: they leave it as they are done, layer by layer.
@@ -39,11 +40,12 @@ class Quantiser:
             choice: the method.
             calibration: of the model.
             folds: by layer, empty for none.
+            readers: of each norm, in the model's order; empty where they are not known.
             units: the work on all of them, in the order in which they will be asked for.
         """
         self._checkpoint, self._weights = checkpoint, weights
         self._choice, self._calibration = choice, calibration
-        self._folds = folds
+        self._folds, self._readers = folds, readers
         self._specs = {unit.path: unit.spec for unit in units}
         self._dtypes = {unit.path: unit.dtype for unit in units}
         self._layer, self._scales = "", LayerScales()
@@ -114,7 +116,7 @@ class Quantiser:
         if known is not None:
             return self._scales.statistics(path, known)
         if path.endswith("embed_tokens") and self._choice.name != "rtn":
-            return embedding_statistics(self._weights)
+            return embedding_statistics(self._weights, self._readers)
         return None
 
     def _check(self, unit: Unit, value: mx.array) -> None:

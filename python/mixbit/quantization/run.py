@@ -11,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mixbit.calibration import Calibration
+from mixbit.calibration import Calibration, readers_of_norms
 from mixbit.checkpoint import (
     Checkpoint,
     build_model,
@@ -25,6 +25,7 @@ from mixbit.checkpoint import (
     structure_of,
     write_json,
 )
+from mixbit.checkpoint.weights import HYBRIDS
 from mixbit.errors import MixbitError
 from mixbit.plan import Plan, check
 from mixbit.quantization.fold import folds_of
@@ -109,6 +110,8 @@ def quantize(
     whole = {shape.path: plan.modules.get(shape.path) for shape in structure.modules}
     plan = Plan(whole, plan.name, plan.provenance, structure)
 
+    is_hybrid = structure.model_type in HYBRIDS
+    readers = readers_of_norms(whole) if is_hybrid else {}
     folds = folds_of(structure, checkpoint.config) if choice.fold else {}
     loaded = model_weights(checkpoint, model, structure.model_type)
     weights = settle(loaded.weights, model, source, structure.model_type)
@@ -120,7 +123,7 @@ def quantize(
         make_unit(name, value, target, plan.modules.get(name.removesuffix(".weight")))
         for name, value in weights.items()
     ]
-    quantiser = Quantiser(checkpoint, weights, choice, statistics, folds, units)
+    quantiser = Quantiser(checkpoint, weights, choice, statistics, folds, readers, units)
     nbytes = sum(unit.nbytes for unit in units)
     job = {
         "source": _identity([checkpoint.folder / "config.json", *checkpoint.files]),
