@@ -17,6 +17,7 @@ from mlx_lm.models.switch_layers import SwitchLinear
 from mixbit.calibration import Calibration, place_of
 from mixbit.calibration.run import calibrate
 from mixbit.checkpoint import describe, read_config
+from mixbit.cli import main
 from mixbit.errors import MixbitError
 from models import MODEL_TYPES, build, save_checkpoint, save_raw
 
@@ -229,3 +230,20 @@ def test_the_calibration_of_another_model_is_refused(tmp_path: Path) -> None:
         Calibration.load(source / "model.safetensors", read_config(source))
     with pytest.raises(MixbitError, match="There is no calibration file"):
         Calibration.load(tmp_path / "none", read_config(source))
+
+
+def test_the_command_takes_the_shipped_data_where_none_are_named(
+    tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "c.safetensors"
+    arguments = ["--model", str(tiny_folder), "--out", str(out), "--num-samples", "2"]
+    assert main(["calibrate", *arguments, "--window", "64", "--json", "-"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["schema"] == "mixbit.calibrate/1"
+    assert (report["documents"], report["out"], report["bytes"]) == (
+        2,
+        str(out),
+        out.stat().st_size,
+    )
+    assert main(["calibrate", *arguments]) == 1
+    assert "exists already" in capsys.readouterr().err

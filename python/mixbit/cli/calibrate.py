@@ -21,9 +21,9 @@ def register(commands: Any) -> None:
     parser.add_argument("--model", required=True, help="model folder or hub id")
     parser.add_argument(
         "--data",
-        required=True,
         help='JSONL file of {"messages": [...]}, {"text": ...} or {"tokens": [...]} lines, text '
-        "file (.txt, .raw) or token file (.npy)",
+        "file (.txt, .raw) or token file (.npy) (default: the 60 chats and tool calls that mixbit "
+        "ships, which will do for a first look)",
     )
     parser.add_argument("--out", required=True, metavar="FILE", help=".safetensors file to write")
     parser.add_argument("--num-samples", type=int, help="use only the first so many documents")
@@ -54,10 +54,11 @@ def run(args: argparse.Namespace) -> None:
     output = Output(args.json)
     with output.captured(), named_progress_bar() as progress:
         from mixbit.calibration.run import calibrate
+        from mixbit.data import tiny_data
 
         report = calibrate(
             args.model,
-            args.data,
+            args.data or tiny_data("calibration"),
             args.out,
             num_samples=args.num_samples,
             window=args.window,
