@@ -17,6 +17,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -123,9 +124,14 @@ def llama_cpp(reference: str, candidate: str, lines: list[str], folder: Path) ->
     common = ["llama-perplexity", "-c", str(WINDOW), "--chunks", str(WINDOWS),
               "--kl-divergence-base", str(base)]  # fmt: skip
     first = seconds([*common, "-m", reference, "-f", str(text)])
-    second = seconds([*common, "-m", candidate, "--kl-divergence"])
+    out = folder / "llama.txt"
+    second = seconds([*common, "-m", candidate, "--kl-divergence"], out)
+    mean = re.search(r"Mean\s+KLD:\s+([-\d.]+)", out.read_text(encoding="utf-8"))
     scored = WINDOWS * (WINDOW // 2 - 1)
-    return row("llama-perplexity", first, second, base.stat().st_size / scored, None)
+    return row(
+        "llama-perplexity", first, second, base.stat().st_size / scored,
+        float(mean[1]) if mean else None,
+    )  # fmt: skip
 
 
 def seconds(command: list[str], output: Path = Path(os.devnull)) -> float:
