@@ -250,3 +250,35 @@ def test_awq_that_changes_nothing_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     with pytest.raises(MixbitError, match="awq needs a calibration"):
         quantize(source, tmp_path / "out", plan="uniform-4", method="awq")
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_5", "qwen3_5_moe"])
+def test_weights_and_statistics_are_scaled_alike_before_packing(
+    tmp_path: Path, model_type: str
+) -> None:
+    source, file = calibrated(tmp_path, model_type, dtype=mx.float32)
+    plan = Plan.load("uniform-3", model=source)
+    quantize(source, tmp_path / "out", plan=plan, method="awq+gptq+search", calibration=file)
+    stored, settings = tensors(tmp_path / "out"), config(model_type)
+    calibration, choice = Calibration.load(file, settings), Choice.of("awq+gptq+search")
+    weights = dict(tree_flatten(build(model_type).parameters()))
+    structure = describe(settings)
+    folds, scales = folds_of(structure, settings)[_first(structure)], LayerScales()
+    for fold in folds:
+        scale = solve(fold, weights, plan.modules, calibration, search)
+        if scale is not None:
+            scales.add(fold, scale, weights[f"{fold.source}.weight"] if fold.is_norm else None)
+    assert scales.changed > 3
+    for path in scales.columns.keys() | scales.rows.keys():
+        name, spec, seen = f"{path}.weight", plan.modules[path], calibration.of(path)
+        assert spec is not None
+        assert seen is not None
+        packed, _ = choice.pack(
+            scales.parameter(name, weights[name]),
+            scales.statistics(path, seen),
+            spec.bits,
+            spec.group_size,
+            mx.float32,
+        )
+        for part, want in zip(("weight", "scales", "biases"), packed, strict=True):
+            assert mx.array_equal(stored[f"{path}.{part}"], want), path

@@ -7,7 +7,7 @@ import pytest
 from kernel_cases import codes_of, double
 from mixbit.calibration import InputStatistics
 from mixbit.errors import MixbitError
-from mixbit.quantization.methods import Choice, HessianError, gptq, rtn, search
+from mixbit.quantization.methods import Choice, HessianError, clip, gptq, rtn, search
 from test_quantize_methods import normal, values_of
 
 
@@ -61,7 +61,7 @@ def test_codes_are_those_of_the_definition(bits: int, group: int, K: int) -> Non
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
 def test_it_loses_less_of_the_output(bits: int) -> None:
     weight, x = normal(16, 256), correlated(256)
-    for scales in (rtn, search):
+    for scales in (rtn, clip, search):
         alone = values_of(scales(weight, seen(x), bits, 64), bits, 64)
         packed = gptq(weight, seen(x), bits, 64, scales=scales)
         assert packed.scales.dtype == packed.biases.dtype == mx.bfloat16

@@ -263,10 +263,10 @@ def test_ctrl_c_in_the_middle(tmp_path: Path, source: Path) -> None:
 
 def test_another_job_does_not_go_on_with_it(tmp_path: Path, source: Path) -> None:
     out, shards = tmp_path / "out", {"max_shard_bytes": 20_000}
-    quantize(source, tmp_path / "whole", plan="uniform-3", **shards)
+    quantize(source, tmp_path / "whole", plan="uniform-4", method="search", **shards)
     with pytest.raises(KeyboardInterrupt):
         quantize(source, out, plan="uniform-4", progress=interrupt, **shards)
-    quantize(source, out, plan="uniform-3", **shards)
+    quantize(source, out, plan="uniform-4", method="search", **shards)
     assert contents(out) == contents(tmp_path / "whole")
 
 

@@ -67,7 +67,7 @@ def _table(result: dict[str, Any]) -> Any:
         ("seconds", f"{result['seconds']:.1f}"),
         ("method", result["method"]),
         ("tensors scaled by awq", str(result["changed"])),
-        ("modules below it", str(len(result["fallbacks"]))),
+        ("modules by a simpler method", str(len(result["fallbacks"]))),
         ("modules left dense", str(len(result["dense"]))),
         ("tensors carried", str(len(result["carried"]))),
         ("tensors dropped", str(len(result["dropped"]))),
