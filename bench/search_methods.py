@@ -1,0 +1,59 @@
+"""Plans and methods together: uniform plans and those found at their size, packed in several ways.
+
+    python bench/search_methods.py MODEL --sensitivity DIR --calibration FILE --judge DATA
+
+The plan at a size is the one of least sum of sensitivities; nothing is refined by measurement here.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import mlx.core as mx
+
+from mixbit.calibration import Calibration
+from mixbit.checkpoint import read_config
+from mixbit.kld.stream import Protocol
+from mixbit.plan import Plan
+from mixbit.quantization.methods import Choice
+from mixbit.search import Sensitivity
+from mixbit.search.choices import ROUTER_FLOOR, Choices
+from mixbit.search.swap import Packing
+from mixbit.search.sweep import Workplace
+
+METHODS = ("rtn", "search", "gptq+search")
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model")
+    parser.add_argument("--sensitivity", required=True)
+    parser.add_argument("--calibration", required=True)
+    parser.add_argument("--judge", required=True)
+    args = parser.parse_args()
+    mx.set_default_device(mx.cpu)
+    calibration = Calibration.load(args.calibration, read_config(args.model))
+    table = Sensitivity.load(args.sensitivity)
+    choices = Choices(table, table.by, ROUTER_FLOOR)
+    print("| method | plan | bytes | mean KLD |\n| --- | --- | ---: | ---: |")
+    for method in METHODS:
+        packing = Packing(Choice.of(method), calibration)
+        place = Workplace.open(args.model, args.judge, None, Protocol(None, "all"), packing, 8)
+        trials = place.trials(place.stream)
+        for recipe in ("uniform-3", "uniform-4"):
+            uniform = Plan.load(recipe, model=place.structure)
+            nbytes = uniform.report()["bytes"]
+            best = choices.knapsack({}).best(nbytes - choices.fixed)
+            assert best is not None
+            found = choices.plan(best, f"found at the size of {recipe}", {})
+            for plan in (uniform, found):
+                (score,) = trials.measure_all([dict(plan.modules)])
+                mean = score.mean(trials.counts)
+                print(f"| {method} | {plan.name} | {plan.report()['bytes']:,} | {mean:.5f} |")
+
+
+if __name__ == "__main__":
+    main()
