@@ -65,7 +65,7 @@ struct Matmul {
 constexpr int kDirectRows = 4;
 
 // The same for integer products: above it a panel of codes is unpacked once.
-constexpr int kInt16DirectRows = 32;
+constexpr int kInt16DirectRows = 20;
 
 // The integer kernel unpacks 64 codes at a time (two groups of 32, one of 64, half a group of 128)
 // and finishes four groups together. Its rows of x are padded to this many values.

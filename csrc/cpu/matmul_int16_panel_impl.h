@@ -89,28 +89,21 @@ static void pack_column(const Matmul& p, int n, int unit, int units, IntegerPane
 template <int R>
 using TileSums = ColumnSums[R][2];
 
-// Adds `count` pairs of R rows of x.
+// Adds `count` pairs of R rows of x, an even number. As a `for`, or unrolled further, GCC moves the
+// sums from register to register, which takes a third of the time.
 template <int R>
 MIXBIT_INLINE void add_pairs(const int16_t* x, size_t x_stride, const int16_t* w, int count,
                              TileSums<R>& sums) {
-  // In variables of their own, which the compiler keeps in registers.
-  TileSums<R> own;
-  const int16_t* row[R];
-  for (int r = 0; r < R; ++r) {
-    own[r][0] = sums[r][0];
-    own[r][1] = sums[r][1];
-    row[r] = x + r * x_stride;
-  }
-  for (int i = 0; i < count; ++i, w += 2 * kIntegerColumns) {
+  const int16_t* const end = w + 2 * kIntegerColumns * count;
+#pragma GCC unroll 2
+  do {
     for (int r = 0; r < R; ++r) {
-      own[r][0].add_pair(w, row[r] + 2 * i);
-      own[r][1].add_pair(w + 2 * kLanes, row[r] + 2 * i);
+      sums[r][0].add_pair(w, x + r * x_stride);
+      sums[r][1].add_pair(w + 2 * kLanes, x + r * x_stride);
     }
-  }
-  for (int r = 0; r < R; ++r) {
-    sums[r][0] = own[r][0];
-    sums[r][1] = own[r][1];
-  }
+    x += 2;
+    w += 2 * kIntegerColumns;
+  } while (w != end);
 }
 
 // Group g of R rows from row m on, in the panel's columns; the panel begins with `unit`.
