@@ -31,6 +31,7 @@ from models import MODEL_TYPES
 from search_models import documents, save_small, sweep
 
 SPEC = QuantSpec(2, 64)
+RTN = Packing()
 
 
 def place(folder: Path) -> tuple[Any, Stages, Stream]:
@@ -40,8 +41,8 @@ def place(folder: Path) -> tuple[Any, Stages, Stream]:
     return model, Stages(model, describe(folder)), stream
 
 
-def trials(model: Any, stages: Stages, stream: Stream, method: str = "rtn") -> Trials:
-    return Trials(model, stages, stream, 256, Packing(Choice.of(method)), Sizes(3))
+def trials(model: Any, stages: Stages, stream: Stream, packing: Packing = RTN) -> Trials:
+    return Trials(model, stages, stream, 256, packing, Sizes(3))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -90,7 +91,7 @@ def test_a_trial_measures_what_the_checkpoint_of_its_plan_does(
     structure = describe(folder)
     specs = [QuantSpec(3, 32), None, QuantSpec(2, 64), QuantSpec(8, 64)]
     change = {shape.path: specs[at % 4] for at, shape in enumerate(structure.modules)}
-    own = trials(model, stages, stream, method)
+    own = trials(model, stages, stream, Packing(Choice.of(method)).fitted(model, structure))
     (found,) = own.measure_all([change])
     plan = Plan(change, structure=structure)
     mixbit.quantize(folder, tmp_path / "out", plan=plan, method=method)
@@ -293,6 +294,11 @@ def test_bad_input_is_told_in_a_sentence(small: Path, tmp_path: Path) -> None:
     mixbit.quantize(small, tmp_path / "packed", plan="uniform-4")
     with pytest.raises(MixbitError, match="is quantised already"):
         sweep(tmp_path / "packed", tmp_path / "out")
+
+
+def test_a_method_that_moves_scales_is_refused(small: Path, tmp_path: Path) -> None:
+    with pytest.raises(MixbitError, match="awq moves scales between modules"):
+        sweep(small, tmp_path / "out", packing=Packing(Choice.of("awq")))
 
 
 @pytest.mark.usefixtures("table")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx.utils import tree_unflatten
+from mlx.utils import tree_flatten, tree_unflatten
 
-from mixbit.calibration import Calibration
+from mixbit.calibration import Calibration, InputStatistics, readers_of_norms
+from mixbit.checkpoint import ModelStructure
+from mixbit.errors import MixbitError
 from mixbit.plan import QuantSpec
+from mixbit.quantization.embedding import embedding_statistics
 from mixbit.quantization.methods import Choice
 
 Change = Mapping[str, QuantSpec | None]
@@ -27,12 +30,33 @@ class Packing:
     """In the affine mode; MLX's own packing serves the others."""
     calibration: Calibration | None = None
     """Statistics of what modules read, for methods that go by them."""
+    embedding: InputStatistics | None = None
+    """For the embedding, of which calibration has none; see :meth:`fitted`."""
+
+    def fitted(self, model: nn.Module, structure: ModelStructure) -> Packing:
+        """The same for a dense model, whose embedding is packed as ``quantize`` would.
+
+        Raises:
+            MixbitError: the method moves scales between modules, so that none is packed alone.
+        """
+        if self.method.fold:
+            raise MixbitError(
+                f"{self.method.name} moves scales between modules, so parts cannot be tried one by "
+                "one; take rtn, search or gptq here, and awq when the plan is quantised."
+            )
+        if self.method.name == "rtn":
+            return self
+        weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+        readers = readers_of_norms(shape.path for shape in structure.modules)
+        return replace(self, embedding=embedding_statistics(weights, readers))
 
     def pack(self, path: str, weight: mx.array, spec: QuantSpec) -> Sequence[mx.array]:
         """Codes, scales and, in the affine mode, biases of a module's weight."""
         if spec.mode != "affine":
             return mx.quantize(weight, spec.group_size, spec.bits, mode=spec.mode)
         statistics = None if self.calibration is None else self.calibration.of(path)
+        if statistics is None and path.endswith("embed_tokens"):
+            statistics = self.embedding
         bits, group_size = spec.bits, spec.group_size
         packed, _ = self.method.pack(weight, statistics, bits, group_size, weight.dtype)
         return packed

@@ -73,7 +73,8 @@ class Workplace:
         rows = next(m.out_dims for m in structure.modules if stages.holds_head(m.path))
         vocab_size = min(rows, tokenizer_size(tokenizer))
         stream.check(vocab_size)
-        return cls(folder, loaded, structure, stages, stream, vocab_size, packing, sizes)
+        own = packing.fitted(loaded, structure)
+        return cls(folder, loaded, structure, stages, stream, vocab_size, own, sizes)
 
     def trials(self, stream: Stream) -> Trials:
         """Begin trials over a stream."""
