@@ -65,18 +65,18 @@ NB_MODULE(_core, m) {
 
   m.def(
       "delta_net",
-      [](const mx::array& qkv, const mx::array& z, const mx::array& a, const mx::array& b,
-         const mx::array& conv_weight, const mx::array& A_log, const mx::array& dt_bias,
-         const mx::array& norm_weight, const std::optional<mx::array>& conv_state,
-         const std::optional<mx::array>& state, const std::optional<mx::array>& mask,
-         const std::optional<mx::array>& lengths, int num_k_heads, float eps, bool keep_steps,
-         mx::StreamOrDevice s) {
+      [](const mx::array& qkv, const std::optional<mx::array>& z, const mx::array& a,
+         const std::optional<mx::array>& b, const mx::array& conv_weight, const mx::array& A_log,
+         const mx::array& dt_bias, const mx::array& norm_weight,
+         const std::optional<mx::array>& conv_state, const std::optional<mx::array>& state,
+         const std::optional<mx::array>& mask, const std::optional<mx::array>& lengths,
+         int num_k_heads, float eps, bool keep_steps, mx::StreamOrDevice s) {
         return mixbit::delta_net(qkv, z, a, b, conv_weight, A_log, dt_bias, norm_weight,
                                  {conv_state, state, mask, lengths}, num_k_heads, eps, keep_steps,
                                  s);
       },
-      "qkv"_a, "z"_a, "a"_a, "b"_a, "conv_weight"_a, "A_log"_a, "dt_bias"_a, "norm_weight"_a,
-      "conv_state"_a = nb::none(), "state"_a = nb::none(), "mask"_a = nb::none(),
+      "qkv"_a, "z"_a.none(), "a"_a, "b"_a.none(), "conv_weight"_a, "A_log"_a, "dt_bias"_a,
+      "norm_weight"_a, "conv_state"_a = nb::none(), "state"_a = nb::none(), "mask"_a = nb::none(),
       "lengths"_a = nb::none(), nb::kw_only(), "num_k_heads"_a, "eps"_a, "keep_steps"_a = false,
       "stream"_a = nb::none(),
       "GatedDeltaNet between its projections: (y [B, T, Hv, Dv], convolution's state, state), with "

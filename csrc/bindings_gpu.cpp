@@ -124,17 +124,19 @@ void bind_launch_plans(nb::module_& m) {
   m.def(
       "launch_plan_delta_net",
       [](int B, int T, int Hk, int Hv, int Dk, int Dv, int taps, mx::Dtype x,
-         const std::vector<mx::Dtype>& weights, const std::array<bool, 4>& present, bool keep_steps,
-         float eps, int generation, const std::string& size) {
+         const std::vector<mx::Dtype>& weights, const std::array<bool, 4>& present,
+         bool interleaved, bool keep_steps, float eps, int generation, const std::string& size) {
         const auto& [conv, recurrent, mask, lengths] = present;
-        return gpu::launch_plan(gpu::DeltaNet{B, T, Hk, Hv, Dk, Dv, taps, element_of(x),
-                                              element_of(weights.at(0)), element_of(weights.at(1)),
-                                              element_of(weights.at(2)), element_of(weights.at(3)),
-                                              conv, recurrent, mask, lengths, keep_steps, eps},
-                                {generation, size.at(0)});
+        return gpu::launch_plan(
+            gpu::DeltaNet{B, T, Hk, Hv, Dk, Dv, taps, interleaved, element_of(x),
+                          element_of(weights.at(0)), element_of(weights.at(1)),
+                          element_of(weights.at(2)), element_of(weights.at(3)), conv, recurrent,
+                          mask, lengths, keep_steps, eps},
+            {generation, size.at(0)});
       },
       nb::kw_only(), "B"_a, "T"_a, "Hk"_a, "Hv"_a, "Dk"_a, "Dv"_a, "taps"_a = 4, "x"_a, "weights"_a,
-      "present"_a, "keep_steps"_a = false, "eps"_a = 1e-6f, "generation"_a = 15, "size"_a = "s",
+      "present"_a, "interleaved"_a = false, "keep_steps"_a = false, "eps"_a = 1e-6f,
+      "generation"_a = 15, "size"_a = "s",
       "Launches of delta_net; `weights`: dtypes of conv_weight, A_log, dt_bias and norm_weight; "
       "`present`: whether there are conv_state, state, mask and lengths.");
   m.def(

@@ -20,15 +20,18 @@ struct DeltaNetState {
 
 // qkv [B, T, C] with C = 2 Hk Dk + Hv Dv, and z [B, T, Hv, Dv], of one floating dtype; a and b
 // float32 [B, T, Hv]; conv_weight [C, taps, 1]; A_log and dt_bias [Hv]; norm_weight [Dv].
+// Without z and b: qkv [B, T, C + Hv Dv] is q | k | v | z of each key head in turn, with its
+// value heads' v and z, and a [B, T, 2 Hv] is b | a of each.
 // Returns y [B, T, Hv, Dv] in qkv's dtype, the convolution's next state, and the recurrent state,
 // which with keep_steps is [B, T, Hv, Dv, Dk]: what it was after every step.
 MIXBIT_API std::tuple<mx::array, mx::array, mx::array> delta_net(
-    const mx::array& qkv, const mx::array& z, const mx::array& a, const mx::array& b,
-    const mx::array& conv_weight, const mx::array& A_log, const mx::array& dt_bias,
-    const mx::array& norm_weight, const DeltaNetState& state, int num_k_heads, float eps,
-    bool keep_steps = false, mx::StreamOrDevice s = {});
+    const mx::array& qkv, const std::optional<mx::array>& z, const mx::array& a,
+    const std::optional<mx::array>& b, const mx::array& conv_weight, const mx::array& A_log,
+    const mx::array& dt_bias, const mx::array& norm_weight, const DeltaNetState& state,
+    int num_k_heads, float eps, bool keep_steps = false, mx::StreamOrDevice s = {});
 
-// Inputs: the eight arrays above, then those of the state that are there, in its order.
+// Inputs: the eight arrays above, qkv also for z and a also for b where they are interleaved, then
+// those of the state that are there, in its order.
 // Outputs: y, the convolution's state, the recurrent state. No gradients: layers train through MLX
 // operations.
 class DeltaNet : public mx::Primitive, public gpu::Operation {
@@ -40,8 +43,10 @@ class DeltaNet : public mx::Primitive, public gpu::Operation {
     bool operator==(const Present&) const = default;
   };
 
-  DeltaNet(mx::Stream stream, Present present, int num_k_heads, float eps, bool keep_steps)
+  DeltaNet(mx::Stream stream, bool interleaved, Present present, int num_k_heads, float eps,
+           bool keep_steps)
       : mx::Primitive(stream),
+        interleaved_(interleaved),
         present_(present),
         num_k_heads_(num_k_heads),
         eps_(eps),
@@ -64,6 +69,7 @@ class DeltaNet : public mx::Primitive, public gpu::Operation {
   gpu::DeltaNet on_gpu(const std::vector<mx::array>& inputs,
                        const std::vector<mx::array>& outputs) const;
 
+  bool interleaved_;
   Present present_;
   int num_k_heads_;
   float eps_;

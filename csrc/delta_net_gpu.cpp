@@ -25,16 +25,16 @@ gpu::DeltaNet smaller(gpu::DeltaNet op, const gpu::Device& device) {
 
 gpu::DeltaNet DeltaNet::on_gpu(const std::vector<mx::array>& inputs,
                                const std::vector<mx::array>& outputs) const {
-  const mx::array& qkv = inputs[0];
-  const mx::array& z = inputs[1];
-  return {.B = qkv.shape(0),
-          .T = qkv.shape(1),
+  const mx::array& y = outputs[0];
+  return {.B = y.shape(0),
+          .T = y.shape(1),
           .Hk = num_k_heads_,
-          .Hv = z.shape(2),
+          .Hv = y.shape(2),
           .Dk = outputs[2].shape(-1),
-          .Dv = z.shape(3),
+          .Dv = y.shape(3),
           .taps = inputs[4].shape(1),
-          .x = element_of(qkv.dtype()),
+          .interleaved = interleaved_,
+          .x = element_of(y.dtype()),
           .conv_weight = element_of(inputs[4].dtype()),
           .A_log = element_of(inputs[5].dtype()),
           .dt_bias = element_of(inputs[6].dtype()),
@@ -51,9 +51,9 @@ gpu::Description DeltaNet::describe(const std::vector<mx::array>& inputs,
                                     const std::vector<mx::array>& outputs) const {
   const gpu::DeltaNet op = on_gpu(inputs, outputs);
   gpu::Key key("delta_net");
-  key.add(op.B, op.T, op.Hk, op.Hv, op.Dk, op.Dv, op.taps, op.x, op.conv_weight, op.A_log,
-          op.dt_bias, op.norm_weight, op.conv, op.recurrent, op.mask, op.lengths, op.keep_steps,
-          op.eps);
+  key.add(op.B, op.T, op.Hk, op.Hv, op.Dk, op.Dv, op.taps, op.interleaved, op.x, op.conv_weight,
+          op.A_log, op.dt_bias, op.norm_weight, op.conv, op.recurrent, op.mask, op.lengths,
+          op.keep_steps, op.eps);
   gpu::Description description{key.text(), [op](const gpu::Device& device) {
                                  const bool nothing = op.B == 0 || op.T == 0 || op.taps == 1;
                                  return nothing ? gpu::LaunchPlan{} : launch_plan(op, device);
@@ -68,13 +68,15 @@ std::vector<mx::array> DeltaNet::small_case(const std::vector<mx::array>& inputs
                                             const std::vector<mx::array>& outputs,
                                             const gpu::Device& device, const mx::Stream& s) const {
   const gpu::DeltaNet op = smaller(on_gpu(inputs, outputs), device);
-  const int C = 2 * op.Hk * op.Dk + op.Hv * op.Dv;
+  const int C = 2 * op.Hk * op.Dk + op.Hv * op.Dv, gates = (op.interleaved ? 2 : 1) * op.Hv;
   const mx::Dtype x = inputs[0].dtype();
   gpu::Noise noise;
-  std::vector<mx::array> noises{noise.values({op.B, op.T, C}, x),
-                                noise.values({op.B, op.T, op.Hv, op.Dv}, x),
-                                noise.values({op.B, op.T, op.Hv}, mx::float32),
-                                noise.values({op.B, op.T, op.Hv}, mx::float32),
+  const mx::array qkv = noise.values({op.B, op.T, op.interleaved ? C + op.Hv * op.Dv : C}, x);
+  const mx::array a = noise.values({op.B, op.T, gates}, mx::float32);
+  std::vector<mx::array> noises{qkv,
+                                op.interleaved ? qkv : noise.values({op.B, op.T, op.Hv, op.Dv}, x),
+                                a,
+                                op.interleaved ? a : noise.values({op.B, op.T, op.Hv}, mx::float32),
                                 noise.values({C, op.taps, 1}, inputs[4].dtype()),
                                 noise.values({op.Hv}, inputs[5].dtype()),
                                 noise.values({op.Hv}, inputs[6].dtype()),
@@ -93,7 +95,8 @@ std::vector<mx::array> DeltaNet::small_case(const std::vector<mx::array>& inputs
     noises.push_back(mx::astype(noise.integers({op.B}, op.T + 1), mx::int32, mx::Device::cpu));
   }
   mx::eval(noises);
-  const auto primitive = std::make_shared<DeltaNet>(s, present_, op.Hk, eps_, keep_steps_);
+  const auto primitive =
+      std::make_shared<DeltaNet>(s, interleaved_, present_, op.Hk, eps_, keep_steps_);
   auto shapes = primitive->output_shapes(noises);
   return mx::array::make_arrays(std::move(shapes), {x, x, mx::float32}, primitive,
                                 std::move(noises));

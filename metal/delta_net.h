@@ -10,14 +10,21 @@ using namespace metal;
 
 // ---- the convolution ----------------------------------------------------------------------------
 
+// A channel of q, k and v: where it is among all, and in a step of the input.
+struct Channel {
+  uint index, place;
+
+  METAL_FUNC Channel operator+(uint i) const { return {index + i, place + i}; }
+};
+
 // The steps of one row of the batch as the convolution sees them, those before the first included.
 // W is the type of its weights.
 template <typename T, typename W, short taps>
 struct Steps {
-  uint T_, C, present;
+  uint T_, C, pitch, present;
   size_t first;              // the row's first step, among those of all rows
   size_t first_before;       // likewise of the taps − 1 before it
-  const device T* qkv;       // [T, C]
+  const device T* qkv;       // [T, pitch]
   const device T* before;    // [taps − 1, C]
   const device uchar* mask;  // [T]
   const device W* weight;    // [C, taps]
@@ -26,10 +33,11 @@ struct Steps {
                    const device T* before, const device uchar* mask, const device W* weight)
       : T_(p.T),
         C(2 * p.Hk * p.Dk + p.Hv * p.Dv),
+        pitch(p.layout.qkv_step),
         present(p.present),
         first(size_t(batch) * p.T),
         first_before(size_t(batch) * (taps - 1)),
-        qkv(qkv + first * C),
+        qkv(qkv + first * pitch),
         before(before + first_before * C),
         mask(mask + first),
         weight(weight) {}
@@ -37,17 +45,18 @@ struct Steps {
   METAL_FUNC bool seen(uint t) const { return !(present & kMask) || mask[t]; }
 
   // Zero where nothing was or will be, or a mask hides it; step >= 1 − taps.
-  METAL_FUNC float input(int step, uint channel) const {
+  METAL_FUNC float input(int step, Channel channel) const {
     if (step < 0) {
       const size_t row = step + (taps - 1);
-      return present & kConvState ? to_float(before[row * C + channel]) : 0.0f;
+      return present & kConvState ? to_float(before[row * C + channel.index]) : 0.0f;
     }
-    return uint(step) < T_ && seen(step) ? to_float(qkv[size_t(step) * C + channel]) : 0.0f;
+    return uint(step) < T_ && seen(step) ? to_float(qkv[size_t(step) * pitch + channel.place])
+                                         : 0.0f;
   }
 
   // SiLU of the convolution at `run` steps from t on.
   template <short run>
-  METAL_FUNC void mix(uint t, uint channel, thread float* mixed) const {
+  METAL_FUNC void mix(uint t, Channel channel, thread float* mixed) const {
     float x[taps - 1 + run];
     UNROLL for (short j = 0; j < taps - 1 + run; ++j) {
       x[j] = input(int(t) + j - (taps - 1), channel);
@@ -56,7 +65,7 @@ struct Steps {
       mixed[i] = 0.0f;
     }
     UNROLL for (short j = 0; j < taps; ++j) {
-      const float w = to_float(weight[channel * taps + j]);
+      const float w = to_float(weight[channel.index * taps + j]);
       UNROLL for (short i = 0; i < run; ++i) {
         mixed[i] = fma(x[i + j], w, mixed[i]);
       }
@@ -68,23 +77,26 @@ struct Steps {
 
   // Writes what the convolution has to remember of so many channels, each by one threadgroup: the
   // inputs before the row's end.
-  METAL_FUNC void keep(device T* out, const device int* lengths, uint batch, uint channel,
+  METAL_FUNC void keep(device T* out, const device int* lengths, uint batch, Channel channel,
                        uint count, uint thread_index, uint threads) const {
     const int end = present & kLengths ? clamp(lengths[batch], 0, int(T_)) : int(T_);
     for (short j = 0; j < taps - 1; ++j) {
-      for (uint c = channel + thread_index; c < channel + count; c += threads) {
-        out[(first_before + j) * C + c] = T(input(end - (taps - 1) + j, c));
+      for (uint i = thread_index; i < count; i += threads) {
+        const Channel c = channel + i;
+        out[(first_before + j) * C + c.index] = T(input(end - (taps - 1) + j, c));
       }
     }
   }
 };
 
-// Channels are q of all key heads, k of all, v of all value heads.
+// The first channels of heads. All channels are q of all key heads, k of all, v of all value heads.
 struct Channels {
-  uint q, k, v;
+  Channel q, k, v;
 
   METAL_FUNC Channels(constant DeltaNetParams& p, uint hk, uint hv)
-      : q(hk * p.Dk), k((p.Hk + hk) * p.Dk), v(2 * p.Hk * p.Dk + hv * p.Dv) {}
+      : q{hk * p.Dk, place_of(p.layout.q, hk, 0, p.Dk)},
+        k{(p.Hk + hk) * p.Dk, place_of(p.layout.k, hk, 0, p.Dk)},
+        v{2 * p.Hk * p.Dk + hv * p.Dv, place_of(p.layout.v, hk, hv - hk * p.share, p.Dv)} {}
 };
 
 // What the reference adds to the sum of the squares of q and k.

@@ -139,8 +139,8 @@ METAL_FUNC void load_keys(const device float* keys, Channels channel, uint Dk, u
                           thread Slice<cols>& q, thread Slice<cols>& k) {
   UNROLL for (short c = 0; c < cols; ++c) {
     const uint i = lane * cols + c;
-    q.v[c] = i < Dk ? keys[channel.q + i] : 0.0f;
-    k.v[c] = i < Dk ? keys[channel.k + i] : 0.0f;
+    q.v[c] = i < Dk ? keys[channel.q.index + i] : 0.0f;
+    k.v[c] = i < Dk ? keys[channel.k.index + i] : 0.0f;
   }
 }
 
@@ -177,6 +177,9 @@ template <typename T, typename W, short taps, short rows, short cols, bool whole
   const Steps<T, W, taps> steps(params, batch, qkv, conv_state, mask, conv_weight);
   const GateWeights weights{{A_log, params.A_log}, {dt_bias, params.dt_bias}};
   const uint per_head = params.Dv * params.Dk;
+  const uint z_place = place_of(params.layout.z, hk, group.x, params.Dv);
+  const uint a_place = place_of(params.layout.a, hk, group.x, 1);
+  const uint b_place = place_of(params.layout.b, hk, group.x, 1);
 
   State<rows, cols, whole> head(simdgroup, lane, params.Dv, params.Dk);
   head.load(state + (size_t(batch) * params.Hv + hv) * per_head, params.present & kRecurrentState);
@@ -198,8 +201,9 @@ template <typename T, typename W, short taps, short rows, short cols, bool whole
       k[simdgroup * 32 + lane] = own_k;
       const float kq = slice_dot(own_k, own_q);
       if (lane == 0) {
-        const size_t i = (steps.first + t) * params.Hv + hv;
-        gates[simdgroup] = {expm1_negative(weights.log_decay(a[i], hv)), sigmoid(b[i]), kq};
+        const size_t i = (steps.first + t) * params.layout.gate_step;
+        gates[simdgroup] = {expm1_negative(weights.log_decay(a[i + a_place], hv)),
+                            sigmoid(b[i + b_place]), kq};
       }
     } else if (simdgroup >= tile && simdgroup < tile + count) {
       const ushort step = simdgroup - tile;
@@ -226,9 +230,10 @@ template <typename T, typename W, short taps, short rows, short cols, bool whole
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simdgroup < count) {
       const uint t = t0 + simdgroup;
-      const size_t at = ((steps.first + t) * params.Hv + hv) * params.Dv;
-      gated_norm(values + simdgroup * 32 * rows, z + at, {norm_weight, params.norm_weight},
-                 params.Dv, params.eps, steps.seen(t), y + at, lane);
+      const size_t step = steps.first + t;
+      gated_norm(values + simdgroup * 32 * rows, z + step * params.layout.z_step + z_place,
+                 {norm_weight, params.norm_weight}, params.Dv, params.eps, steps.seen(t),
+                 y + (step * params.Hv + hv) * params.Dv, lane);
     }
   }
   if (!keep_steps) {

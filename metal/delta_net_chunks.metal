@@ -62,7 +62,10 @@ template <typename T, typename W, short taps, short cols>
     ushort simdgroup [[simdgroup_index_in_threadgroup]],
     ushort lane [[thread_index_in_simdgroup]]) {
   const Steps<T, W, taps> steps(params, group.z, qkv, conv_state, mask, conv_weight);
-  const uint t0 = (group.x * kKeyGroups + simdgroup) * kKeyRun, channel = group.y * params.Dk;
+  const uint t0 = (group.x * kKeyGroups + simdgroup) * kKeyRun;
+  const bool is_q = group.y < params.Hk;
+  const Channels channels(params, is_q ? group.y : group.y - params.Hk, 0);
+  const Channel channel = is_q ? channels.q : channels.k;
   float mixed[cols][kKeyRun];
   UNROLL for (short c = 0; c < cols; ++c) {
     const uint i = lane * cols + c;
@@ -73,8 +76,8 @@ template <typename T, typename W, short taps, short cols>
       steps.template mix<kKeyRun>(t0, channel + i, mixed[c]);
     }
   }
-  const float scale = group.y < params.Hk ? rsqrt(float(params.Dk)) : 1.0f;
-  device float* row = keys + (steps.first + t0) * (2 * params.Hk * params.Dk) + channel;
+  const float scale = is_q ? rsqrt(float(params.Dk)) : 1.0f;
+  device float* row = keys + (steps.first + t0) * (2 * params.Hk * params.Dk) + channel.index;
   UNROLL for (short s = 0; s < kKeyRun; ++s) {
     float squares = 0.0f;
     UNROLL for (short c = 0; c < cols; ++c) {
@@ -169,9 +172,12 @@ template <short key_blocks>
         factors[(size_t(group.z) * params.Hv + hv) * ((params.T + kChunk - 1) / kChunk) + group.x];
     if (!upper) {
       const bool on = j < count && (!(params.present & kMask) || mask[first + j]);
-      const size_t i = (first + j) * params.Hv + hv;
-      logs[j] = on ? weights.log_decay(a[i], hv) : 0.0f;
-      betas[j] = on ? sigmoid(b[i]) : 0.0f;
+      const size_t i = (first + j) * params.layout.gate_step;
+      const uint own = hv - group.y * params.share;
+      const size_t of_a = i + place_of(params.layout.a, group.y, own, 1);
+      const size_t of_b = i + place_of(params.layout.b, group.y, own, 1);
+      logs[j] = on ? weights.log_decay(a[of_a], hv) : 0.0f;
+      betas[j] = on ? sigmoid(b[of_b]) : 0.0f;
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
     // Lane j makes column j of A, lane 16 + j that of P.
@@ -258,6 +264,7 @@ template <typename T, typename W, short taps, short key_blocks, short value_bloc
   const ushort value_column = thread_index % ushort(Dv);
   const ushort value_row = thread_index / ushort(Dv) * value_run;
   const size_t head = size_t(batch) * params.Hv + hv;
+  const uint z_place = place_of(params.layout.z, hk, group.x, Dv);
 
   simdgroup_float8x8 S[key_blocks];
   const size_t own = (head * Dv + 8 * simdgroup + at.column) * Dk + at.row;
@@ -274,8 +281,8 @@ template <typename T, typename W, short taps, short key_blocks, short value_bloc
       const device float* from = keys + (steps.first + t0 + row) * stride + column;
       float4 q4 = float4(0.0f), k4 = float4(0.0f);
       if (row < count) {
-        q4 = *(const device float4*)(from + channel.q);
-        k4 = *(const device float4*)(from + channel.k);
+        q4 = *(const device float4*)(from + channel.q.index);
+        k4 = *(const device float4*)(from + channel.k.index);
       }
       q_rows[(row * key_pitch + column) / 4] = q4;
       k_rows[(row * key_pitch + column) / 4] = k4;
@@ -339,9 +346,10 @@ template <typename T, typename W, short taps, short key_blocks, short value_bloc
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (short row = simdgroup; row < count; row += value_blocks) {
       const uint t = t0 + row;
-      const size_t to = ((steps.first + t) * params.Hv + hv) * Dv;
-      gated_norm(values + row * value_pitch, z + to, {norm_weight, params.norm_weight}, Dv,
-                 params.eps, steps.seen(t), y + to, lane);
+      const size_t step = steps.first + t;
+      gated_norm(values + row * value_pitch, z + step * params.layout.z_step + z_place,
+                 {norm_weight, params.norm_weight}, Dv, params.eps, steps.seen(t),
+                 y + (step * params.Hv + hv) * Dv, lane);
     }
   }
   UNROLL for (short b = 0; b < key_blocks; ++b) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #endif
 
+#include "delta_net_layout.h"
+
 // What an optional buffer holds, where the kernel finds out at run time.
 enum MixbitElement { kAbsent = 0, kFloat = 1, kHalf = 2, kBfloat = 3 };
 
@@ -110,6 +112,7 @@ struct DeltaNetParams {
   uint32_t present;                      // DeltaNetPresent
   uint32_t A_log, dt_bias, norm_weight;  // MixbitElement
   float eps;                             // of the norm
+  DeltaNetLayout layout;                 // of qkv, z, a and b
 };
 
 // What the steps of a chunk do to each other in one value head: see delta_net_chunks.metal. 16 x 16

@@ -15,6 +15,18 @@ def unit(t: np.ndarray) -> np.ndarray:
     return t / np.sqrt((t**2).sum(-1, keepdims=True) + 1e-6)
 
 
+def interleaved_order(Hk: int, Hv: int, Dk: int, Dv: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of the channels of qkv and z, and of a and b: where ``ops.delta_net`` interleaved has them.
+
+    Element i of a step of the interleaved arrays is element order[i] of q | k | v | z, of a | b.
+    """
+    keys, values = Hk * Dk, Hv * Dv
+    parts = np.split(np.arange(2 * keys + 2 * values), [keys, 2 * keys, 2 * keys + values])
+    channels = np.concatenate([part.reshape(Hk, -1) for part in parts], axis=1)
+    a, b = np.arange(2 * Hv).reshape(2, Hk, -1)
+    return channels.ravel(), np.concatenate([b, a], axis=1).ravel()
+
+
 def delta_net(
     qkv: np.ndarray, z: np.ndarray, a: np.ndarray, b: np.ndarray, conv_weight: np.ndarray,
     A_log: np.ndarray, dt_bias: np.ndarray, norm_weight: np.ndarray,

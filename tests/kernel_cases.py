@@ -11,11 +11,12 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
-from delta_net_fp64 import delta_net
+from delta_net_fp64 import delta_net, interleaved_order
 from mixbit import ops
 
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
@@ -212,6 +213,15 @@ def delta_cases() -> Iterator[DeltaCase]:
     yield DeltaCase(1, 200, 1, 2, 128, 128, state=True)
 
 
+def interleaved(inputs: dict[str, Any], Hk: int, Dk: int) -> dict[str, Any]:
+    """``inputs`` of ``ops.delta_net`` as qwen3_next's projections give them."""
+    qkv, z, a, b = (inputs[name] for name in ("qkv", "z", "a", "b"))
+    channels, gates = interleaved_order(Hk, z.shape[2], Dk, z.shape[3])
+    qkvz = mx.concatenate([qkv, z.reshape(*z.shape[:2], -1)], axis=-1)[..., mx.array(channels)]
+    ba = mx.concatenate([a, b], axis=-1)[..., mx.array(gates)]
+    return inputs | {"qkv": qkvz, "z": None, "a": ba, "b": None}
+
+
 @dataclass(frozen=True)
 class DeltaNetCase:
     """GatedDeltaNet between its projections, everything of one type but the gates and states."""
@@ -224,6 +234,7 @@ class DeltaNetCase:
     dtype: str = "float32"
     masked: bool = False
     keep_steps: bool = False
+    interleaved: bool = False
 
     def run(self) -> tuple[float, float]:
         """Relative errors of the output and of the state."""
@@ -248,8 +259,9 @@ class DeltaNetCase:
         }
         rest = {"num_k_heads": self.Hk, "keep_steps": self.keep_steps}
         mask = rng.random((B, T)) < 0.7 if self.masked else None
+        taken = interleaved(given, self.Hk, self.Dk) if self.interleaved else given
         y, _, state = ops.delta_net(
-            **given, **rest, eps=1e-6, mask=None if mask is None else mx.array(mask)
+            **taken, **rest, eps=1e-6, mask=None if mask is None else mx.array(mask)
         )
         want_y, _, want_state = delta_net(
             **{name: double(a) for name, a in given.items()}, **rest, mask=mask
@@ -265,6 +277,8 @@ def delta_net_cases() -> Iterator[DeltaNetCase]:
     yield DeltaNetCase(70, 1, 2, 128, 128)
     yield DeltaNetCase(33, 2, 4, 48, 64, "bfloat16", masked=True)
     yield DeltaNetCase(20, 1, 2, 50, 33, masked=True)
+    yield DeltaNetCase(1, 2, 6, 64, 32, "bfloat16", interleaved=True)
+    yield DeltaNetCase(21, 2, 4, 32, 16, masked=True, interleaved=True)
 
 
 def softmax_attention(

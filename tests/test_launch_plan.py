@@ -158,7 +158,26 @@ def test_few_steps_of_delta_net_are_one_launch(T: int, tile: int) -> None:
     buffers = dict(launch.buffers)
     assert (buffers[10], buffers[12]) == (("input", 8), ("input", 9))
     assert 9 not in buffers and 11 not in buffers
-    assert struct.unpack("=10If", launch.params)[:7] == (T, 2, 6, 128, 128, 3, 2 | 8)
+    assert struct.unpack_from("=7I", launch.params) == (T, 2, 6, 128, 128, 3, 2 | 8)
+
+
+def layout(**more: Any) -> tuple[int, ...]:
+    """Steps of qkv, z and gates; where q, k, v, z, a and b begin, and on to the next key head."""
+    (launch,) = delta_net(1, Dk=64, **more).launches
+    return struct.unpack_from("=15I", launch.params, 11 * 4)
+
+
+def test_the_layout_of_delta_net_inputs() -> None:
+    values = 3 * 128
+    assert layout() == (
+        256 + 2 * values, 2 * values, 6,
+        0, 64, 128, 64, 256, values, 0, values, 0, 3, 0, 3,
+    )  # fmt: skip
+    head = 2 * (64 + values)
+    assert layout(interleaved=True) == (
+        2 * head, 2 * head, 12,
+        0, head, 64, head, 128, head, 128 + values, head, 3, 6, 0, 6,
+    )  # fmt: skip
 
 
 def test_many_steps_of_delta_net_are_three() -> None:

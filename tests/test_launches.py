@@ -83,6 +83,4 @@ def test_operations_between_the_projections(model_type: str, stock: int, steps: 
     assert found.total() == stock, found
     model = build(model_type, dtype=mx.bfloat16)
     mixbit.accelerate(model)
-    found = between_the_projections(model, steps)
-    reordering = {"Concatenate": 1, "Contiguous": 4} if model_type == "qwen3_next" else {}
-    assert found == {"MixbitDeltaNet": 1} | reordering
+    assert between_the_projections(model, steps) == {"MixbitDeltaNet": 1}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from delta_net_fp64 import delta_net
-from kernel_cases import DTYPES, double, relative_error, unpacked
+from kernel_cases import DTYPES, double, interleaved, relative_error, unpacked
 from mixbit import backend, ops
 
 
@@ -673,6 +673,27 @@ def test_the_states_after_all_steps(
         assert mx.array_equal(a, b)
 
 
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("shape", [(1, 2, 4, 32, 32), (7, 1, 3, 30, 17), (20, 16, 32, 16, 8)])
+def test_interleaved_inputs_give_the_same_bits(
+    shape, dtype: mx.Dtype, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(backend, "native", None)
+    inputs = net_inputs(*shape, dtype=dtype)
+    T, Hk, _, Dk, _ = shape
+    lengths = mx.array([T, T // 2])
+    padded = {"lengths": lengths, "mask": mx.arange(T) < lengths[:, None]}
+    zeros = {"conv_state": None, "state": None}
+    for more in ({}, padded, zeros, padded | zeros, {"keep_steps": True}):
+        plain = inputs | more
+        for a, b in zip(
+            ops.delta_net(**interleaved(plain, Hk, Dk)), ops.delta_net(**plain), strict=True
+        ):
+            assert mx.array_equal(a, b)
+
+
 def test_no_steps_have_no_states() -> None:
     with pytest.raises(ValueError, match="no steps to keep the states of"):
         ops.delta_net(**net_inputs(0, 2, 4, 16, 16), keep_steps=True)
@@ -708,6 +729,8 @@ def test_the_epsilon_of_small_keys_is_added_to_their_sum() -> None:
         ({"qkv": random(2, 5, 127)}, "qkv has 127 channels"),
         ({"conv_state": random(2, 2, 128)}, r"state must have shape \(2, 3, 128\)"),
         ({"A_log": random(3)}, r"A_log must have shape \(4,\)"),
+        ({"z": None}, "z and b must both be given"),
+        ({"z": None, "b": None}, r"conv_weight must have shape \(96, 4, 1\)"),
     ],
 )
 def test_wrong_delta_net_says_what_is_wrong(change, message) -> None:

@@ -38,8 +38,13 @@ static void mix_head(const DeltaNet& p, int b, int head, int t0, int t1) {
   const int C = 2 * p.Hk * p.Dk + p.Hv * p.Dv;
   const bool is_value = head >= 2 * p.Hk;
   const int count = is_value ? p.Dv : p.Dk;
-  const int channel = is_value ? 2 * p.Hk * p.Dk + (head - 2 * p.Hk) * p.Dv : head * p.Dk;
-  const T* qkv = static_cast<const T*>(p.qkv) + static_cast<size_t>(b) * p.T * C + channel;
+  const int share = p.Hv / p.Hk, hv = head - 2 * p.Hk;
+  const int channel = is_value ? 2 * p.Hk * p.Dk + hv * p.Dv : head * p.Dk;
+  const size_t pitch = p.layout.qkv_step;
+  const uint32_t place =
+      is_value ? place_of(p.layout.v, hv / share, hv % share, p.Dv)
+               : place_of(head < p.Hk ? p.layout.q : p.layout.k, head % p.Hk, 0, p.Dk);
+  const T* qkv = static_cast<const T*>(p.qkv) + static_cast<size_t>(b) * p.T * pitch + place;
   const T* before = p.conv_state == nullptr
                         ? nullptr
                         : static_cast<const T*>(p.conv_state) +
@@ -53,7 +58,7 @@ static void mix_head(const DeltaNet& p, int b, int head, int t0, int t1) {
         rows[j] = before == nullptr ? nullptr : before + static_cast<size_t>(step + p.taps - 1) * C;
       } else {
         const bool seen = p.mask == nullptr || p.mask[b * p.T + step];
-        rows[j] = seen ? qkv + static_cast<size_t>(step) * C : nullptr;
+        rows[j] = seen ? qkv + step * pitch : nullptr;
       }
     }
     float* out = p.mixed + (static_cast<size_t>(b) * p.T + t) * C + channel;
@@ -86,10 +91,14 @@ static inline void gated_norm(const float* o, const T* z, const float* weight, i
 
 static void delta_net_norm(const DeltaNet& p, int t0, int t1) {
   with_element(p.element, [&]<class T>(T) {
-    const size_t begin = static_cast<size_t>(t0) * p.Hv, end = static_cast<size_t>(t1) * p.Hv;
-    for (size_t row = begin; row < end; ++row) {
-      gated_norm(p.o + row * p.Dv, static_cast<const T*>(p.z) + row * p.Dv, p.norm_weight, p.Dv,
-                 p.eps, static_cast<T*>(p.y) + row * p.Dv);
+    const int share = p.Hv / p.Hk;
+    for (size_t t = t0; t < static_cast<size_t>(t1); ++t) {
+      const T* z = static_cast<const T*>(p.z) + t * p.layout.z_step;
+      for (int hv = 0; hv < p.Hv; ++hv) {
+        const size_t row = (t * p.Hv + hv) * p.Dv;
+        gated_norm(p.o + row, z + place_of(p.layout.z, hv / share, hv % share, p.Dv), p.norm_weight,
+                   p.Dv, p.eps, static_cast<T*>(p.y) + row);
+      }
     }
   });
 }

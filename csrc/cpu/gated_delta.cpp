@@ -86,9 +86,23 @@ float at(const Parameter& p, size_t i) {
   return load_element(p.data, p.element, i);
 }
 
+// The channels q | k | v of a step of qkv.
+void copy_channels(const DeltaNet& net, const char* step, char* out) {
+  const size_t size = size_of(net.element);
+  auto copy = [&](HeadPlaces heads, size_t count) {
+    for (int hk = 0; hk < net.Hk; ++hk, out += count * size) {
+      std::memcpy(out, step + place_of(heads, hk, 0, 0) * size, count * size);
+    }
+  };
+  copy(net.layout.q, net.Dk);
+  copy(net.layout.k, net.Dk);
+  copy(net.layout.v, size_t(net.Hv / net.Hk) * net.Dv);
+}
+
 // The taps − 1 inputs of the convolution before each row's next step.
 void keep_conv_state(const DeltaNet& net, int C, const int* lengths, void* out) {
   const size_t row = size_t(C) * size_of(net.element);
+  const size_t pitch = net.layout.qkv_step * size_of(net.element);
   char* target = static_cast<char*>(out);
   const char* qkv = static_cast<const char*>(net.qkv);
   const char* before = static_cast<const char*>(net.conv_state);
@@ -96,18 +110,12 @@ void keep_conv_state(const DeltaNet& net, int C, const int* lengths, void* out) 
     const int end = lengths == nullptr ? net.T : std::clamp(lengths[b], 0, net.T);
     for (int j = 0; j < net.taps - 1; ++j, target += row) {
       const int step = end - (net.taps - 1) + j;
-      const char* source = nullptr;
-      if (step < 0) {
-        if (before != nullptr) {
-          source = before + (size_t(b) * (net.taps - 1) + net.taps - 1 + step) * row;
-        }
-      } else if (net.mask == nullptr || net.mask[b * net.T + step]) {
-        source = qkv + (size_t(b) * net.T + step) * row;
-      }
-      if (source == nullptr) {
-        std::memset(target, 0, row);
+      if (step < 0 && before != nullptr) {
+        std::memcpy(target, before + (size_t(b) * (net.taps - 1) + net.taps - 1 + step) * row, row);
+      } else if (step >= 0 && (net.mask == nullptr || net.mask[b * net.T + step])) {
+        copy_channels(net, qkv + (size_t(b) * net.T + step) * pitch, target);
       } else {
-        std::memcpy(target, source, row);
+        std::memset(target, 0, row);
       }
     }
   }
@@ -159,11 +167,15 @@ void delta_net(const DeltaNetLayer& layer) {
     }
   }
   table.to_float(layer.norm_weight.data, layer.norm_weight.element, 1, net.Dv, norm, net.Dv);
+  const int share = net.Hv / net.Hk;
   for (size_t i = 0; i < gates; ++i) {
-    const size_t h = i % net.Hv;
+    const int h = static_cast<int>(i % net.Hv);
+    const size_t step = i / net.Hv * net.layout.gate_step;
+    const float a = layer.a[step + place_of(net.layout.a, h / share, h % share, 1)];
+    const float b = layer.b[step + place_of(net.layout.b, h / share, h % share, 1)];
     const float rate = std::exp(at(layer.A_log, h));
-    g[i] = std::exp(-rate * softplus(layer.a[i] + at(layer.dt_bias, h)));
-    beta[i] = 1.f / (1.f + std::exp(-layer.b[i]));
+    g[i] = std::exp(-rate * softplus(a + at(layer.dt_bias, h)));
+    beta[i] = 1.f / (1.f + std::exp(-b));
   }
 
   net.taps_first = taps_first;

@@ -17,7 +17,7 @@ struct Parameter {
 // weights.
 struct DeltaNetLayer {
   DeltaNet net;
-  const float* a;  // gate pre-activations [B, T, Hv]
+  const float* a;  // gate pre-activations [B, T, net.layout.gate_step]
   const float* b;
   Parameter conv_weight;  // [C, taps]
   Parameter A_log;        // [Hv]

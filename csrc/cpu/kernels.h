@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cpu/elements.h"
+#include "delta_net_layout.h"
 
 namespace mixbit::cpu {
 
@@ -108,18 +109,20 @@ constexpr int kStateRows = 16;
 constexpr int kMaxTaps = 16;  // of GatedDeltaNet's convolution; the models have 4
 
 // What GatedDeltaNet does around the gated delta rule. Before: a causal depthwise convolution over
-// the channels q | k | v, SiLU, and for q and k each head divided by √(Σ² + 1e-6), q also by √Dk.
+// the C = 2 Hk Dk + Hv Dv channels q | k | v, SiLU, and for q and k each head divided by
+// √(Σ² + 1e-6), q also by √Dk.
 // After: y = RMSNorm(o) · norm_weight · SiLU(z).
 struct DeltaNet {
   int B, T, Hk, Hv, Dk, Dv, taps;
   Element element;           // of qkv, conv_state, z and y
-  const void* qkv;           // [B, T, C], C = 2 Hk Dk + Hv Dv
+  DeltaNetLayout layout;     // of qkv and z
+  const void* qkv;           // [B, T, layout.qkv_step]
   const void* conv_state;    // [B, taps − 1, C], the steps before, or null for zeros
   const float* taps_first;   // convolution weight [taps, C]
   const bool* mask;          // [B, T] or null; a false step is zero to the convolution
   float* mixed;              // [B, T, C]: q | k | v
   const float* o;            // [B, T, Hv, Dv]
-  const void* z;             // [B, T, Hv, Dv]
+  const void* z;             // [B, T, layout.z_step]
   const float* norm_weight;  // [Dv]
   float eps;
   void* y;  // [B, T, Hv, Dv]

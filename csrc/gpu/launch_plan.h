@@ -132,6 +132,7 @@ MIXBIT_API LaunchPlan launch_plan(const KlDivergence& op, const Device& device);
 // delta_net.h. Inputs and outputs: those of the primitive. No launches for heads of more than 256.
 struct DeltaNet {
   int B, T, Hk, Hv, Dk, Dv, taps;
+  bool interleaved;
   cpu::Element x;  // of qkv, z, y and the convolution's state
   cpu::Element conv_weight, A_log, dt_bias, norm_weight;
   bool conv, recurrent, mask, lengths;  // which optional inputs there are

@@ -28,7 +28,8 @@ DeltaNetParams params_of(const DeltaNet& op) {
           element_code(op.A_log),
           element_code(op.dt_bias),
           element_code(op.norm_weight),
-          op.eps};
+          op.eps,
+          delta_net_layout(op.interleaved, op.Hk, op.Hv, op.Dk, op.Dv)};
 }
 
 enum : uint32_t { kKeys, kFactors };  // temporaries

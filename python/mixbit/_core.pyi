@@ -47,7 +47,7 @@ def gated_delta(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, g: mlx.
     The gated delta rule over T steps: (y [B, T, Hv, Dv], state [B, Hv, Dv, Dk]).
     """
 
-def delta_net(qkv: mlx.core.array, z: mlx.core.array, a: mlx.core.array, b: mlx.core.array, conv_weight: mlx.core.array, A_log: mlx.core.array, dt_bias: mlx.core.array, norm_weight: mlx.core.array, conv_state: mlx.core.array | None = None, state: mlx.core.array | None = None, mask: mlx.core.array | None = None, lengths: mlx.core.array | None = None, *, num_k_heads: int, eps: float, keep_steps: bool = False, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array, mlx.core.array]:
+def delta_net(qkv: mlx.core.array, z: mlx.core.array | None, a: mlx.core.array, b: mlx.core.array | None, conv_weight: mlx.core.array, A_log: mlx.core.array, dt_bias: mlx.core.array, norm_weight: mlx.core.array, conv_state: mlx.core.array | None = None, state: mlx.core.array | None = None, mask: mlx.core.array | None = None, lengths: mlx.core.array | None = None, *, num_k_heads: int, eps: float, keep_steps: bool = False, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array, mlx.core.array]:
     """
     GatedDeltaNet between its projections: (y [B, T, Hv, Dv], convolution's state, state), with keep_steps the states after all steps.
     """
@@ -137,7 +137,7 @@ def launch_plan_gather(*, tokens: int, slots: int, M: int = 1, K: int, experts: 
 def launch_plan_route(*, tokens: int, experts: int, slots: int, logits: mlx.core.Dtype, normalise: bool, generation: int = 15, size: str = 's') -> LaunchPlan:
     """Launches of route."""
 
-def launch_plan_delta_net(*, B: int, T: int, Hk: int, Hv: int, Dk: int, Dv: int, taps: int = 4, x: mlx.core.Dtype, weights: Sequence[mlx.core.Dtype], present: Sequence[bool], keep_steps: bool = False, eps: float = 9.999999974752427e-07, generation: int = 15, size: str = 's') -> LaunchPlan:
+def launch_plan_delta_net(*, B: int, T: int, Hk: int, Hv: int, Dk: int, Dv: int, taps: int = 4, x: mlx.core.Dtype, weights: Sequence[mlx.core.Dtype], present: Sequence[bool], interleaved: bool = False, keep_steps: bool = False, eps: float = 9.999999974752427e-07, generation: int = 15, size: str = 's') -> LaunchPlan:
     """
     Launches of delta_net; `weights`: dtypes of conv_weight, A_log, dt_bias and norm_weight; `present`: whether there are conv_state, state, mask and lengths.
     """

@@ -348,9 +348,9 @@ def gated_delta(
 
 def delta_net(
     qkv: mx.array,
-    z: mx.array,
+    z: mx.array | None,
     a: mx.array,
-    b: mx.array,
+    b: mx.array | None,
     *,
     conv_weight: mx.array,
     A_log: mx.array,
@@ -371,10 +371,16 @@ def delta_net(
     ``g = exp(-exp(A_log) softplus(a + dt_bias))`` and ``beta = sigmoid(b)``; :func:`gated_delta`;
     ``RMSNorm(.) * norm_weight * SiLU(z)``. Not differentiable: layers train through mlx-lm's form.
 
+    Without ``z`` and ``b`` the inputs are qwen3_next's, interleaved by key head: a step of ``qkv``
+    is q | k | v | z of each key head in turn, v and z those of its Hv / Hk value heads, and a step
+    of ``a`` b | a of each. ``conv_weight`` and ``conv_state`` have q | k | v of all heads as ever.
+
     Args:
-        qkv: [B, T, C] with C = 2 Hk Dk + Hv Dv, one floating dtype with ``z``.
-        z: [B, T, Hv, Dv].
-        a, b: float32 [B, T, Hv], the gates before their functions.
+        qkv: [B, T, C] with C = 2 Hk Dk + Hv Dv, one floating dtype with ``z``; interleaved
+            [B, T, C + Hv Dv].
+        z: [B, T, Hv, Dv]; ``None`` for interleaved inputs.
+        a: float32 [B, T, Hv], the decay before its function; interleaved [B, T, 2 Hv].
+        b: float32 [B, T, Hv], beta before its function; ``None`` for interleaved inputs.
         conv_weight: [C, taps, 1].
         A_log, dt_bias: [Hv].
         norm_weight: [Dv].
@@ -391,7 +397,8 @@ def delta_net(
         ``keep_steps`` [B, T, Hv, Dv, Dk].
 
     Raises:
-        ValueError: for shapes or dtypes that do not fit together, or no steps to keep.
+        ValueError: for shapes or dtypes that do not fit together, one of ``z`` and ``b`` without
+            the other, or no steps to keep.
     """
     made = run_native(
         lambda core: core.delta_net(
@@ -414,6 +421,8 @@ def delta_net(
     )
     if made is not None:
         return made
+    if z is None or b is None:
+        qkv, z, a, b = stock.in_order(qkv, a, num_k_heads, norm_weight.size)
     if conv_state is None:
         B, _, C = qkv.shape
         conv_state = mx.zeros((B, conv_weight.shape[1] - 1, C), dtype=qkv.dtype)

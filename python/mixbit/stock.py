@@ -24,6 +24,7 @@ __all__ = [
     "gated_norm",
     "gather_matmul",
     "gather_swiglu",
+    "in_order",
     "kl_divergence",
     "last_steps",
     "logit_tiles",
@@ -180,6 +181,30 @@ def gated_delta_steps(
         ys.append(y)
         states.append(state)
     return mx.concatenate(ys, axis=1), mx.stack(states, axis=1)
+
+
+def in_order(
+    qkvz: mx.array, ba: mx.array, num_k_heads: int, value_dim: int
+) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+    """The interleaved inputs of :func:`mixbit.ops.delta_net` as its four others.
+
+    Args:
+        qkvz: [B, T, Hk (2 Dk + 2 Hv / Hk Dv)].
+        ba: [B, T, 2 Hv].
+        num_k_heads: Hk.
+        value_dim: Dv.
+
+    Returns:
+        qkv [B, T, 2 Hk Dk + Hv Dv], z [B, T, Hv, Dv], a and b [B, T, Hv].
+    """
+    B, T, width = qkvz.shape
+    share = ba.shape[-1] // 2 // num_k_heads
+    key, values = width // num_k_heads // 2 - share * value_dim, share * value_dim
+    heads = qkvz.reshape(B, T, num_k_heads, -1)
+    *qkv, z = mx.split(heads, [key, 2 * key, 2 * key + values], axis=-1)
+    b, a = (t.reshape(B, T, -1) for t in mx.split(ba.reshape(B, T, num_k_heads, -1), 2, axis=-1))
+    joined = mx.concatenate([t.reshape(B, T, -1) for t in qkv], axis=-1)
+    return joined, z.reshape(B, T, -1, value_dim), a, b
 
 
 def convolved(

@@ -10,7 +10,7 @@ import numpy as np
 from metal_runner import from_bfloat, run_plan
 from operands import FLOATS, empty
 
-from delta_net_fp64 import delta_net
+from delta_net_fp64 import delta_net, interleaved_order
 from mixbit._core import LaunchPlan, launch_plan_delta_net
 
 EPS = 1e-6
@@ -58,6 +58,7 @@ class Net:
     weights: tuple[str, str, str, str] = ("float32",) * 4
     present: tuple[bool, bool, bool, bool] = (True, True, False, False)
     keep_steps: bool = False
+    interleaved: bool = False
     regime: str | None = None
     seed: int = 0
 
@@ -72,7 +73,7 @@ class Net:
         return launch_plan_delta_net(
             B=self.B, T=self.T, Hk=self.Hk, Hv=self.Hv, Dk=self.Dk, Dv=self.Dv, taps=self.taps,
             x=FLOATS[self.x], weights=[FLOATS[w] for w in self.weights], present=self.present,
-            keep_steps=self.keep_steps, eps=EPS,
+            interleaved=self.interleaved, keep_steps=self.keep_steps, eps=EPS,
         )  # fmt: skip
 
     def operands(self) -> Operands:
@@ -143,7 +144,10 @@ class Net:
 
 @dataclass(frozen=True)
 class Operands:
-    """The arrays of a call, bfloat as its bits, by the names of ``ops.delta_net``."""
+    """The arrays of a call, bfloat as its bits, by the names of ``ops.delta_net``.
+
+    They are as if not interleaved; where the net is, they are put in its order on the way.
+    """
 
     net: Net
     arrays: dict[str, np.ndarray]
@@ -154,7 +158,17 @@ class Operands:
 
     def run(self, **how: Any) -> Any:
         """The report of a run."""
-        return run_plan(self.net.plan, list(self.arrays.values()), self.net.outputs(), **how)
+        return run_plan(self.net.plan, self._inputs(), self.net.outputs(), **how)
+
+    def _inputs(self) -> list[np.ndarray]:
+        qkv, z, a, b, *others = self.arrays.values()
+        if not self.net.interleaved:
+            return [qkv, z, a, b, *others]
+        net = self.net
+        channels, gates = interleaved_order(net.Hk, net.Hv, net.Dk, net.Dv)
+        qkvz = np.concatenate([qkv, z.reshape(*z.shape[:2], -1)], axis=-1)[..., channels]
+        ba = np.concatenate([a, b], axis=-1)[..., gates]
+        return [qkvz, qkvz, ba, ba, *others]
 
     def values(self) -> dict[str, np.ndarray]:
         """The arrays in fp64."""
@@ -215,4 +229,6 @@ NETS = {
     "chunks of halves": Net(18, 2, 4, 64, 16, x="float16", taps=2, weights=MIXED),
     "long and odd": Net(19, 1, 2, 50, 33, B=2, x="bfloat16", present=EVERYTHING),
     "kept": Net(9, 1, 2, 48, 30, B=2, x="bfloat16", present=EVERYTHING, keep_steps=True),
+    "interleaved": Net(7, 2, 4, 32, 16, B=2, present=EVERYTHING, interleaved=True),
+    "interleaved chunks": Net(20, 2, 6, 32, 16, B=2, present=EVERYTHING, interleaved=True),
 }

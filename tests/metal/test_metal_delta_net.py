@@ -79,6 +79,29 @@ def test_order_of_threads_does_not_matter(name: str) -> None:
             np.testing.assert_array_equal(a, b)
 
 
+def test_interleaved_inputs_give_the_same_bits() -> None:
+    nets = [
+        Net(T, *heads, Dk, Dv, B=2, x=x, present=present)
+        for T, heads, Dk, Dv, x, present in (
+            (1, (16, 32), 32, 16, "bfloat16", (True, True, False, False)),
+            (1, (1, 3), 50, 33, "float16", EVERYTHING),
+            (7, (2, 4), 32, 16, "float32", EVERYTHING),
+            (7, (1, 3), 30, 17, "bfloat16", NOTHING),
+            (20, (16, 32), 16, 8, "bfloat16", EVERYTHING),
+            (20, (2, 4), 32, 16, "float32", NOTHING),
+            (20, (1, 3), 30, 17, "float32", EVERYTHING),
+        )
+    ]
+    together = [net.plan for net in nets]
+    for net in nets:
+        plain = net.operands()
+        fused = Operands(replace(net, interleaved=True), plain.arrays)
+        for a, b in zip(
+            fused.run(together=together).outputs, plain.run(together=together).outputs, strict=True
+        ):
+            np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("T", [5, 19])
 def test_a_mask_at_any_step(T: int) -> None:
     """Row i misses step i; the last row misses all."""

@@ -231,6 +231,7 @@ void test_layer(Report& report, const Sizes& s, Element e, bool with_state, Mask
   net.B = s.B, net.T = s.T, net.Hk = s.Hk, net.Hv = s.Hv, net.Dk = s.Dk, net.Dv = s.Dv;
   net.taps = taps;
   net.element = e;
+  net.layout = delta_net_layout(false, s.Hk, s.Hv, s.Dk, s.Dv);
   net.qkv = qkv.data();
   net.conv_state = with_state ? conv_state.data() : nullptr;
   net.mask = mask == Mask::none ? nullptr : reinterpret_cast<const bool*>(seen.data());

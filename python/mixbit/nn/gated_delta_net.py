@@ -15,7 +15,7 @@ import mlx.core as mx
 from mlx.nn.layers.distributed import sum_gradients
 from mlx_lm.models import qwen3_5, qwen3_next
 
-from mixbit import ops
+from mixbit import ops, stock
 from mixbit.nn.cache import ArraysCache
 from mixbit.nn.projections import add_product, project
 
@@ -24,7 +24,7 @@ __all__ = ["GatedDeltaNet", "Qwen3NextGatedDeltaNet"]
 
 def _mix(
     layer: Any,
-    projected: tuple[mx.array, mx.array, mx.array, mx.array],
+    projected: tuple[mx.array, mx.array | None, mx.array, mx.array | None],
     mask: mx.array | None,
     cache: Any | None,
 ) -> mx.array:
@@ -32,19 +32,19 @@ def _mix(
 
     Args:
         layer: the GatedDeltaNet, for its dimensions and parameters.
-        projected: qkv [B, T, channels], z [B, T, Hv * Dv], and fp32 b and a [B, T, Hv].
+        projected: qkv, z, a and b of :func:`mixbit.ops.delta_net`, z [B, T, Hv * Dv] or ``None``.
         mask: bool [B, T] or ``None``.
         cache: mixbit's or mlx-lm's ``ArraysCache``, or ``None``.
 
     Returns:
         [B, T, Hv * Dv] in the dtype of qkv.
     """
-    qkv, z, b, a = projected
+    qkv, z, a, b = projected
     B, T, _ = qkv.shape
     keep = isinstance(cache, ArraysCache) and cache.keeps(T)
     y, conv_state, state = ops.delta_net(
         qkv,
-        z.reshape(B, T, layer.num_v_heads, layer.head_v_dim),
+        None if z is None else z.reshape(B, T, layer.num_v_heads, layer.head_v_dim),
         a,
         b,
         conv_weight=layer.conv1d.weight,
@@ -60,6 +60,8 @@ def _mix(
         keep_steps=keep,
     )
     if cache is not None and keep:
+        if z is None:
+            qkv, *_ = stock.in_order(qkv, a, layer.num_k_heads, layer.head_v_dim)
         cache.keep(qkv, conv_state, state)
     elif cache is not None:
         cache[0], cache[1] = conv_state, state
@@ -111,7 +113,7 @@ class GatedDeltaNet(qwen3_5.GatedDeltaNet):
             [None, None, mx.float32, mx.float32],
             norm,
         )
-        return _mix(self, (qkv, z, b, a), mask, cache)
+        return _mix(self, (qkv, z, a, b), mask, cache)
 
     def _sharded(self, inputs: mx.array, mask: mx.array | None, cache: Any | None) -> mx.array:
         inputs = sum_gradients(self.sharding_group)(inputs)
@@ -138,8 +140,6 @@ class Qwen3NextGatedDeltaNet(qwen3_next.Qwen3NextGatedDeltaNet):
         """``residual + self(norm(inputs))``, either of them left out where ``None``."""
         if self.training:
             return _unfused(super().__call__, inputs, mask, cache, norm, residual)
-        B, T, _ = inputs.shape
         qkvz, ba = project(inputs, [self.in_proj_qkvz, self.in_proj_ba], [None, mx.float32], norm)
-        q, k, v, z, b, a = self.fix_query_key_value_ordering(qkvz, ba)
-        qkv = mx.concatenate([t.reshape(B, T, -1) for t in (q, k, v)], axis=-1)
-        return add_product(residual, _mix(self, (qkv, z, b, a), mask, cache), self.out_proj)
+        mixed = _mix(self, (qkvz, None, ba, None), mask, cache)
+        return add_product(residual, mixed, self.out_proj)
