@@ -176,10 +176,24 @@ def delta_net_prompt() -> list[mx.array]:
     return delta_net(40)
 
 
+def delta_net_interleaved() -> list[mx.array]:
+    """As qwen3_next's projections give it: two key heads, six value heads."""
+    Hk, Hv, Dk, Dv, x = 2, 6, 32, 48, mx.bfloat16
+    C = 2 * Hk * Dk + Hv * Dv
+    return list(
+        core.delta_net(
+            noise(2, 40, C + Hv * Dv, dtype=x), None, noise(2, 40, 2 * Hv), None,
+            noise(C, 4, 1, dtype=x), noise(Hv), noise(Hv, dtype=x), noise(Dv),
+            num_k_heads=Hk, eps=1e-6,
+        )
+    )  # fmt: skip
+
+
 OPERATIONS = [
     delta_net_step,
     delta_net_drafts,
     delta_net_prompt,
+    delta_net_interleaved,
     products,
     with_residual,
     gated_product,
