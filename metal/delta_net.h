@@ -91,12 +91,16 @@ struct Steps {
 
 // The first channels of heads. All channels are q of all key heads, k of all, v of all value heads.
 struct Channels {
-  Channel q, k, v;
+  constant DeltaNetParams& p;
+  uint hk, hv;
 
-  METAL_FUNC Channels(constant DeltaNetParams& p, uint hk, uint hv)
-      : q{hk * p.Dk, place_of(p.layout.q, hk, 0, p.Dk)},
-        k{(p.Hk + hk) * p.Dk, place_of(p.layout.k, hk, 0, p.Dk)},
-        v{2 * p.Hk * p.Dk + hv * p.Dv, place_of(p.layout.v, hk, hv - hk * p.share, p.Dv)} {}
+  METAL_FUNC Channels(constant DeltaNetParams& p, uint hk, uint hv) : p(p), hk(hk), hv(hv) {}
+
+  METAL_FUNC Channel q() const { return {hk * p.Dk, place_of(p.layout.q, hk, 0, p.Dk)}; }
+  METAL_FUNC Channel k() const { return {(p.Hk + hk) * p.Dk, place_of(p.layout.k, hk, 0, p.Dk)}; }
+  METAL_FUNC Channel v() const {
+    return {2 * p.Hk * p.Dk + hv * p.Dv, place_of(p.layout.v, hk, hv - hk * p.share, p.Dv)};
+  }
 };
 
 // What the reference adds to the sum of the squares of q and k.

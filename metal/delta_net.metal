@@ -114,13 +114,14 @@ struct State {
 template <short cols, typename T, typename W, short taps>
 METAL_FUNC void make_keys(Steps<T, W, taps> steps, uint t, Channels channel, uint Dk, ushort lane,
                           thread Slice<cols>& q, thread Slice<cols>& k) {
+  const Channel first_q = channel.q(), first_k = channel.k();
   float qq = 0.0f, kk = 0.0f;
   UNROLL for (short c = 0; c < cols; ++c) {
     const uint i = lane * cols + c;
     q.v[c] = k.v[c] = 0.0f;
     if (i < Dk) {
-      steps.template mix<1>(t, channel.q + i, &q.v[c]);
-      steps.template mix<1>(t, channel.k + i, &k.v[c]);
+      steps.template mix<1>(t, first_q + i, &q.v[c]);
+      steps.template mix<1>(t, first_k + i, &k.v[c]);
     }
     qq = fma(q.v[c], q.v[c], qq);
     kk = fma(k.v[c], k.v[c], kk);
@@ -137,10 +138,11 @@ METAL_FUNC void make_keys(Steps<T, W, taps> steps, uint t, Channels channel, uin
 template <short cols>
 METAL_FUNC void load_keys(const device float* keys, Channels channel, uint Dk, ushort lane,
                           thread Slice<cols>& q, thread Slice<cols>& k) {
+  const uint first_q = channel.q().index, first_k = channel.k().index;
   UNROLL for (short c = 0; c < cols; ++c) {
     const uint i = lane * cols + c;
-    q.v[c] = i < Dk ? keys[channel.q.index + i] : 0.0f;
-    k.v[c] = i < Dk ? keys[channel.k.index + i] : 0.0f;
+    q.v[c] = i < Dk ? keys[first_q + i] : 0.0f;
+    k.v[c] = i < Dk ? keys[first_k + i] : 0.0f;
   }
 }
 
@@ -177,9 +179,6 @@ template <typename T, typename W, short taps, short rows, short cols, bool whole
   const Steps<T, W, taps> steps(params, batch, qkv, conv_state, mask, conv_weight);
   const GateWeights weights{{A_log, params.A_log}, {dt_bias, params.dt_bias}};
   const uint per_head = params.Dv * params.Dk;
-  const uint z_place = place_of(params.layout.z, hk, group.x, params.Dv);
-  const uint a_place = place_of(params.layout.a, hk, group.x, 1);
-  const uint b_place = place_of(params.layout.b, hk, group.x, 1);
 
   State<rows, cols, whole> head(simdgroup, lane, params.Dv, params.Dk);
   head.load(state + (size_t(batch) * params.Hv + hv) * per_head, params.present & kRecurrentState);
@@ -202,16 +201,18 @@ template <typename T, typename W, short taps, short rows, short cols, bool whole
       const float kq = slice_dot(own_k, own_q);
       if (lane == 0) {
         const size_t i = (steps.first + t) * params.layout.gate_step;
-        gates[simdgroup] = {expm1_negative(weights.log_decay(a[i + a_place], hv)),
-                            sigmoid(b[i + b_place]), kq};
+        const size_t of_a = i + place_of(params.layout.a, hk, group.x, 1);
+        const size_t of_b = i + place_of(params.layout.b, hk, group.x, 1);
+        gates[simdgroup] = {expm1_negative(weights.log_decay(a[of_a], hv)), sigmoid(b[of_b]), kq};
       }
     } else if (simdgroup >= tile && simdgroup < tile + count) {
       const ushort step = simdgroup - tile;
+      const Channel first = channel.v();
       UNROLL for (short r = 0; r < rows; ++r) {
         const uint i = 32 * r + lane;
         float v = 0.0f;
         if (i < params.Dv) {
-          steps.template mix<1>(t0 + step, channel.v + i, &v);
+          steps.template mix<1>(t0 + step, first + i, &v);
         }
         values[step * 32 * rows + i] = v;
       }
@@ -231,6 +232,7 @@ template <typename T, typename W, short taps, short rows, short cols, bool whole
     if (simdgroup < count) {
       const uint t = t0 + simdgroup;
       const size_t step = steps.first + t;
+      const uint z_place = place_of(params.layout.z, hk, group.x, params.Dv);
       gated_norm(values + simdgroup * 32 * rows, z + step * params.layout.z_step + z_place,
                  {norm_weight, params.norm_weight}, params.Dv, params.eps, steps.seen(t),
                  y + (step * params.Hv + hv) * params.Dv, lane);
@@ -240,9 +242,9 @@ template <typename T, typename W, short taps, short rows, short cols, bool whole
     head.store(state_out + (size_t(batch) * params.Hv + hv) * per_head);
   }
 
-  steps.keep(conv_out, lengths, batch, channel.v, params.Dv, thread_index, kDeltaThreads);
+  steps.keep(conv_out, lengths, batch, channel.v(), params.Dv, thread_index, kDeltaThreads);
   if (!made && group.x == 0) {
-    steps.keep(conv_out, lengths, batch, channel.q, params.Dk, thread_index, kDeltaThreads);
-    steps.keep(conv_out, lengths, batch, channel.k, params.Dk, thread_index, kDeltaThreads);
+    steps.keep(conv_out, lengths, batch, channel.q(), params.Dk, thread_index, kDeltaThreads);
+    steps.keep(conv_out, lengths, batch, channel.k(), params.Dk, thread_index, kDeltaThreads);
   }
 }

@@ -65,7 +65,7 @@ template <typename T, typename W, short taps, short cols>
   const uint t0 = (group.x * kKeyGroups + simdgroup) * kKeyRun;
   const bool is_q = group.y < params.Hk;
   const Channels channels(params, is_q ? group.y : group.y - params.Hk, 0);
-  const Channel channel = is_q ? channels.q : channels.k;
+  const Channel channel = is_q ? channels.q() : channels.k();
   float mixed[cols][kKeyRun];
   UNROLL for (short c = 0; c < cols; ++c) {
     const uint i = lane * cols + c;
@@ -255,7 +255,9 @@ template <typename T, typename W, short taps, short key_blocks, short value_bloc
   threadgroup float values[kChunk * value_pitch];
   threadgroup ChunkFactors f;
   const uint hk = group.y, hv = hk * params.share + group.x, batch = group.z;
-  const Channels channel(params, hk, hv);
+  const Channels channels(params, hk, hv);
+  const uint first_q = channels.q().index, first_k = channels.k().index;
+  const Channel first_v = channels.v();
   const Steps<T, W, taps> steps(params, batch, qkv, conv_state, mask, conv_weight);
   const MatrixPlace at(lane);
   const uint stride = 2 * params.Hk * Dk, chunks = (params.T + kChunk - 1) / kChunk;
@@ -281,14 +283,14 @@ template <typename T, typename W, short taps, short key_blocks, short value_bloc
       const device float* from = keys + (steps.first + t0 + row) * stride + column;
       float4 q4 = float4(0.0f), k4 = float4(0.0f);
       if (row < count) {
-        q4 = *(const device float4*)(from + channel.q.index);
-        k4 = *(const device float4*)(from + channel.k.index);
+        q4 = *(const device float4*)(from + first_q);
+        k4 = *(const device float4*)(from + first_k);
       }
       q_rows[(row * key_pitch + column) / 4] = q4;
       k_rows[(row * key_pitch + column) / 4] = k4;
     }
     float mixed[value_run];
-    steps.template mix<value_run>(t0 + value_row, channel.v + value_column, mixed);
+    steps.template mix<value_run>(t0 + value_row, first_v + value_column, mixed);
     UNROLL for (short i = 0; i < value_run; ++i) {
       values[(value_row + i) * value_pitch + value_column] = mixed[i];
     }
@@ -357,5 +359,5 @@ template <typename T, typename W, short taps, short key_blocks, short value_bloc
     p[0] = S[b].thread_elements()[0];
     p[Dk] = S[b].thread_elements()[1];
   }
-  steps.keep(conv_out, lengths, batch, channel.v, Dv, thread_index, threads);
+  steps.keep(conv_out, lengths, batch, first_v, Dv, thread_index, threads);
 }

@@ -110,13 +110,13 @@ FAULTS = [
     (
         "the keys made again",
         STEPS,
-        "keys[channel.k.index + i]",
-        "keys[channel.q.index + i]",
+        "keys[first_k + i]",
+        "keys[first_q + i]",
         "long and odd",
     ),
     ("the convolution's state of every head", STEPS, "!made && group.x == 0", "!made", "drafts"),
     ("z where it is not interleaved", STEPS, "+ z_place,", "+ hv * params.Dv,", "interleaved"),
-    ("a and b change places", STEPS, "b[i + b_place]", "b[i + a_place]", "interleaved"),
+    ("a and b change places", STEPS, "b[of_b]", "b[of_a]", "interleaved"),
     (
         "values where they are not interleaved",
         HEADER,
