@@ -103,8 +103,9 @@ struct GatedDelta {
   Element y_element;
 };
 
-// Rows of the state that a task walks through all T steps: 16 rows of 128 floats stay in L1.
-constexpr int kStateRows = 16;
+// Rows of the state that a task walks through all T steps: 32 rows of 128 floats leave half of an
+// L1 cache to the keys, which every task of a head reads anew.
+constexpr int kStateRows = 32;
 
 constexpr int kMaxTaps = 16;  // of GatedDeltaNet's convolution; the models have 4
 
