@@ -165,7 +165,7 @@ FAULTS = {
     "a row past the tile's end": ("matvec.metal", "|| m >= p.x_rows", "", "odd 9"),
     "a step too few": ("row_product.h", "(K + kLanes * kBlock - 1)", "(K - 1)", "residual 1"),
     "squares of a part": ("row_product.h", "values[j], squares)", "values[j], 0.0f)", "residual 1"),
-    "the wrong partner": ("row_product.h", SHUFFLE, SHUFFLE.replace("e)", "e ^ 1)"), "residual 1"),
+    "the wrong partner": ("lane_sums.h", SHUFFLE, SHUFFLE.replace("e)", "e ^ 1)"), "residual 1"),
     "the next block": ("dequantize.h", OWN_BLOCK, f"{OWN_BLOCK} + 1", "residual 1"),
     "a window a bit too wide": ("dequantize.h", "kWindow = 23", "kWindow = 24", "swiglu 1"),
     "a bit of the next word lost": ("dequantize.h", "- here)", "- here - 1)", "residual 1"),
