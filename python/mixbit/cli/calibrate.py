@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from mixbit.cli.output import Output, add_json_option, named_progress_bar, plain_table
+from mixbit.cli.protocol import DATA
 
 
 def register(commands: Any) -> None:
@@ -21,9 +22,8 @@ def register(commands: Any) -> None:
     parser.add_argument("--model", required=True, help="model folder or hub id")
     parser.add_argument(
         "--data",
-        help='JSONL file of {"messages": [...]}, {"text": ...} or {"tokens": [...]} lines, text '
-        "file (.txt, .raw) or token file (.npy) (default: the 60 chats and tool calls that mixbit "
-        "ships, which will do for a first look)",
+        help=f"{DATA} (default: the 60 chats and tool calls that mixbit ships, which will do for a "
+        "first look)",
     )
     parser.add_argument("--out", required=True, metavar="FILE", help=".safetensors file to write")
     parser.add_argument("--num-samples", type=int, help="use only the first so many documents")

@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixbit.cli.output import Output, add_json_option, plain_table, progress_bar
+from mixbit.cli.protocol import DATA, add_protocol_options
 from mixbit.errors import MixbitError
 
 if TYPE_CHECKING:
     from mixbit.kld import KLDResult
     from mixbit.kld.compare import Candidate
 
-_DATA = (
-    'JSONL file of {"messages": [...]}, {"text": ...} or {"tokens": [...]} lines, text file (.txt, '
-    ".raw) or token file (.npy)"
-)
 _WORST = 20
 
 
@@ -38,7 +35,7 @@ def _register_reference(verbs: Any) -> None:
         "exactly. If the run ends early the same command goes on from there.",
     )
     parser.add_argument("model", metavar="MODEL", help="model folder or hub id")
-    parser.add_argument("--data", required=True, help=_DATA)
+    parser.add_argument("--data", required=True, help=DATA)
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to make")
     _add_protocol(parser)
     add_json_option(parser)
@@ -83,7 +80,7 @@ def _add_measuring(parser: argparse.ArgumentParser, *, reference_required: bool)
         required=reference_required,
         help="folder of a reference cache, model folder or hub id",
     )
-    parser.add_argument("--data", help=f"{_DATA}; not with a reference cache, which has its own")
+    parser.add_argument("--data", help=f"{DATA}; not with a reference cache, which has its own")
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -95,28 +92,11 @@ def _add_measuring(parser: argparse.ArgumentParser, *, reference_required: bool)
 
 
 def _add_protocol(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--num-samples", type=int, help="use only the first so many documents")
-    parser.add_argument(
-        "--window",
-        type=int,
-        default=512,
-        metavar="TOKENS",
-        help="cut documents into windows of so many tokens, each from an empty context; 0 takes "
-        "them whole (default: 512)",
-    )
-    parser.add_argument(
-        "--score",
-        choices=("half", "all"),
-        default="half",
-        help="score the predictions in the second half of each window, or all (default: half)",
-    )
+    add_protocol_options(parser)
     parser.add_argument(
         "--llama-cpp",
         action="store_true",
         help="full windows only, and llama.cpp's numbers, storage in 16 bits included",
-    )
-    parser.add_argument(
-        "--batch-size", type=int, default=8, help="windows run together (default: 8)"
     )
 
 

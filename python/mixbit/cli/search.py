@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixbit.cli.output import Output, add_json_option, named_progress_bar, plain_table
+from mixbit.cli.protocol import DATA, add_protocol_options
 from mixbit.errors import MixbitError
 
 if TYPE_CHECKING:
     from mixbit.search.swap import Packing
 
-_DATA = 'JSONL file of {"messages": [...]}, {"text": ...} or {"tokens": [...]} lines, or text file'
 _GRAINS = ("tensor", "layer-class", "class")
 _SHOWN = 20
 
@@ -32,9 +32,7 @@ def _register_sensitivity(commands: Any) -> None:
         "early the same command goes on from there.",
     )
     parser.add_argument("--model", required=True, help="unquantised model folder or hub id")
-    parser.add_argument(
-        "--data", required=True, help=f"{_DATA}; not what plans are judged by later"
-    )
+    parser.add_argument("--data", required=True, help=f"{DATA}; not what plans are judged by later")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to make")
     parser.add_argument(
         "--by",
@@ -91,7 +89,7 @@ def _register_search(commands: Any) -> None:
     parser.add_argument(
         "--sensitivity", required=True, metavar="DIR", help="what mixbit sensitivity made"
     )
-    parser.add_argument("--data", required=True, help=f"{_DATA}, to measure whole plans over")
+    parser.add_argument("--data", required=True, help=f"{DATA}, to measure whole plans over")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to make")
     parser.add_argument(
         "--bpw",
@@ -144,23 +142,7 @@ def _register_search(commands: Any) -> None:
 
 
 def _add_protocol(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--num-samples", type=int, help="use only the first so many documents")
-    parser.add_argument(
-        "--window",
-        type=int,
-        default=512,
-        metavar="TOKENS",
-        help="cut documents into windows of so many tokens; 0 takes them whole (default: 512)",
-    )
-    parser.add_argument(
-        "--score",
-        choices=("half", "all"),
-        default="half",
-        help="score the predictions in the second half of each window, or all (default: half)",
-    )
-    parser.add_argument(
-        "--batch-size", type=int, default=8, help="windows run together (default: 8)"
-    )
+    add_protocol_options(parser)
     parser.add_argument(
         "--method",
         default="rtn",
