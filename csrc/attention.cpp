@@ -19,10 +19,6 @@ cpu::AttentionInput input_of(const mx::array& a) {
   return {a.data<void>(), a.strides(0), a.strides(1), a.strides(2), a.strides(3)};
 }
 
-mx::Shape swapped(const mx::Shape& s) {
-  return {s[0], s[2], s[1], s[3]};
-}
-
 }  // namespace
 
 mx::array attention(const mx::array& q, const mx::array& k, const mx::array& v, float scale,

@@ -14,10 +14,6 @@ namespace {
 
 constexpr const char* kOp = "norm_rope";
 
-mx::Shape swapped(const mx::Shape& s) {
-  return {s[0], s[2], s[1], s[3]};
-}
-
 }  // namespace
 
 mx::array norm_rope(const mx::array& x, const Norm& norm, int dims, float base, float scale,

@@ -229,4 +229,8 @@ std::string shape_string(const mx::Shape& shape) {
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 
+mx::Shape swapped(const mx::Shape& shape) {
+  return {shape[0], shape[2], shape[1], shape[3]};
+}
+
 }  // namespace mixbit

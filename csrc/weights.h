@@ -85,4 +85,7 @@ cpu::Weights weights_of(const WeightFormat& format, const mx::array* arrays, siz
 
 std::string shape_string(const mx::Shape& shape);
 
+// [B, steps, heads, head_dim] from [B, heads, steps, head_dim], or the other way round.
+mx::Shape swapped(const mx::Shape& shape);
+
 }  // namespace mixbit
