@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import signal
 import socket
 import subprocess
 import sys
@@ -57,6 +59,26 @@ def run_killed(script: str, *arguments: object, after: float) -> int:
         time.sleep(after)
         process.kill()
     return process.returncode
+
+
+def run_killed_often(
+    script: str, *arguments: object, kills: int, steps: int, seconds: float
+) -> None:
+    """Run a script ``kills`` times or till it ends well, each time taking up what was left.
+
+    By turns it is killed at one of the next ``steps`` steps that touch the disk, as its last
+    argument tells it to be, and within ``seconds`` after it prints a line; where is drawn.
+    """
+    rng = random.Random(8)
+    for turn in range(kills):
+        if turn % 2 == 0:
+            done = run(script, *arguments, rng.randint(1, steps))
+            code, told = done.returncode, done.stderr
+        else:
+            code, told = run_killed(script, *arguments, 0, after=rng.uniform(0, seconds)), ""
+        if code == 0:
+            return
+        assert code == -signal.SIGKILL, told
 
 
 def run_ranks(

@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import mixbit
-from kld_runs import run
+from kld_runs import run_killed_often, run_ranks
 from mixbit.checkpoint import describe
 from mixbit.cli import main
 from mixbit.errors import MixbitError
@@ -177,31 +177,52 @@ def test_the_page_needs_nothing_else(result: SearchResult, small: Path) -> None:
 
 
 SEARCH = """
-sys.path.insert(0, sys.argv[3])
+sys.path.insert(0, sys.argv[4])
 from test_search_find import find
-if int(sys.argv[4]):
-    die_after(int(sys.argv[4]))
-find(Path(sys.argv[1]), Path(sys.argv[5]), Path(sys.argv[2]), against=["uniform-3"])
+if int(sys.argv[5]):
+    die_after(int(sys.argv[5]))
+print("begun", flush=True)
+find(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), against=["uniform-3"])
 """
 
 
-def test_a_killed_search_goes_on_to_the_same_result(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Sensitivity
+def content(folder: Path) -> dict[str, Any]:
+    """What a search leaves, less the time it took."""
+    document = json.loads((folder / "search.json").read_text(encoding="utf-8"))
+    del document["seconds"]
+    files = {path.name: path.read_bytes() for path in folder.glob("plan-*.json")}
+    assert len(files) == 2
+    trials = (folder / "trials.jsonl").read_bytes()
+    return {"search.json": document, "trials.jsonl": trials, **files}
+
+
+@pytest.fixture(scope="module")
+def whole(small: Path, table: Sensitivity) -> Iterator[dict[str, Any]]:
+    """What a search leaves that nothing disturbs; units as small as in processes of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_module, "UNIT_TOKENS", 40)
+        find(small, table, small.parent / "whole", against=["uniform-3"])
+        yield content(small.parent / "whole")
+
+
+def test_a_search_killed_again_and_again_comes_to_the_same_result(
+    small: Path, tmp_path: Path, whole: dict[str, Any], long_grid: bool
 ) -> None:
-    monkeypatch.setattr(stream_module, "UNIT_TOKENS", 40)
-    sensitivities = small.parent / "sweep"
-    killed = run(SEARCH, small, tmp_path / "killed", TESTS, 8, sensitivities)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert not (tmp_path / "killed" / "search.json").exists()
-    contents = []
-    for name in ("killed", "whole"):
-        find(small, table, tmp_path / name, against=["uniform-3"])
-        document = json.loads((tmp_path / name / "search.json").read_text(encoding="utf-8"))
-        del document["seconds"]
-        plans = {p.name: p.read_bytes() for p in (tmp_path / name).glob("plan-*.json")}
-        assert len(plans) == 2
-        contents.append((document, plans))
-    assert contents[0] == contents[1]
+    sweep_folder, out = small.parent / "sweep", tmp_path / "killed"
+    kills = 12 if long_grid else 3
+    run_killed_often(SEARCH, small, sweep_folder, out, TESTS, kills=kills, steps=8, seconds=1)
+    assert (out / "job.json").exists()
+    find(small, sweep_folder, out, against=["uniform-3"])
+    assert content(out) == whole
+
+
+def test_two_ranks_find_the_plans_of_one(
+    small: Path, tmp_path: Path, whole: dict[str, Any]
+) -> None:
+    out = tmp_path / "out"
+    for rank in run_ranks(2, SEARCH, tmp_path, small, small.parent / "sweep", out, TESTS, 0):
+        assert rank.returncode == 0, rank.stderr
+    assert content(out) == whole
 
 
 def test_bad_input_is_told_in_a_sentence(small: Path, table: Sensitivity, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The sweep: exact, shared, resumable, and the same on any number of ranks."""
 
 import json
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import scipy.stats
 
 import mixbit
-from kld_runs import run, run_ranks
+from kld_runs import run_killed_often, run_ranks
 from mixbit.checkpoint import describe
 from mixbit.errors import MixbitError
 from mixbit.kld import stream as stream_module
@@ -222,6 +221,7 @@ sys.path.insert(0, sys.argv[3])
 from search_models import sweep
 if int(sys.argv[4]):
     die_after(int(sys.argv[4]))
+print("begun", flush=True)
 sweep(Path(sys.argv[1]), Path(sys.argv[2]), by="layer-class")
 """
 TESTS = Path(__file__).parent
@@ -236,23 +236,22 @@ def figures(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def whole(small: Path) -> dict[str, Any]:
-    """What a sweep finds that nothing disturbs."""
+    """What a sweep finds that nothing disturbs, in the folder ``whole``."""
     sweep(small, small.parent / "whole", by="layer-class")
     return figures(small.parent / "whole")
 
 
-def test_a_killed_sweep_goes_on_to_the_same_result(
-    small: Path, tmp_path: Path, whole: dict[str, Any]
+def test_a_sweep_killed_again_and_again_comes_to_the_same_result(
+    small: Path, tmp_path: Path, whole: dict[str, Any], long_grid: bool
 ) -> None:
     out = tmp_path / "killed"
-    killed = run(SWEEP, small, out, TESTS, 20)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert not (out / "sensitivity.json").exists()
-    kept = (out / "trials.jsonl").read_bytes()
-    assert 10 < kept.count(b"\n") < 40
+    kills = 12 if long_grid else 3
+    run_killed_often(SWEEP, small, out, TESTS, kills=kills, steps=20, seconds=1)
+    assert (out / "job.json").exists()
     sweep(small, out, by="layer-class")
     assert figures(out) == whole
-    assert (out / "trials.jsonl").read_bytes().startswith(kept)
+    journals = [folder / "trials.jsonl" for folder in (out, small.parent / "whole")]
+    assert journals[0].read_bytes() == journals[1].read_bytes()
 
 
 @pytest.mark.parametrize("cut", [1, 2, 300])
