@@ -1,96 +1,171 @@
-"""llama.cpp's K-quants of a model beside ours, tensor by tensor of one type, by our own KLD.
+"""llama.cpp's K-quants of a model beside plans found at no more than their size, by our own KLD.
 
-    python bench/kquants.py path/to/libggml-base.so
+    python convert_hf_to_gguf.py MODEL --no-mtp --outtype bf16 --outfile bf16.gguf   # llama.cpp's
+    python bench/kquants.py MODEL --gguf bf16.gguf --llama build/bin --work DIR
 
-The library is that of any build of llama.cpp. It quantises every matrix that a plan would, with the
-mean squares of our calibration as its importance matrix (the output head's too, of which llama.cpp
-itself takes none), and ``gguf`` decodes them. Ours are quantised by gptq+search at 3 and 4 bits.
+llama-imatrix reads the calibration conversations as the chat template writes them, the output
+head included; llama-quantize makes each type with that, as a mix or with every matrix alike
+(pure). The matrices of its file, decoded by ``gguf`` and rounded to bf16, then take the place of
+the model's own; the bf16 file has first to give exactly those. Sizes are those of the matrices.
+
+Ours: sensitivities by tensor in groups of 32, 64 and 128 with gptq+search, and a search for each
+size, both over the calibration conversations. A run that ended early goes on from ``--work``.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import tempfile
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from gguf import GGMLQuantizationType
+from gguf import GGUFReader
 from gguf.quants import dequantize
 from mlx.utils import tree_unflatten
 
 from mixbit.calibration import Calibration
 from mixbit.calibration.run import calibrate
-from mixbit.checkpoint import describe, read_config
-from mixbit.data import tiny_data, tiny_model
+from mixbit.checkpoint import ModelStructure, describe, read_config
+from mixbit.data import tiny_data
 from mixbit.integration import load
 from mixbit.kld import make_reference, measure
-from mixbit.plan import Plan, QuantSpec
+from mixbit.kld.documents import read_documents
+from mixbit.plan import Plan
+from mixbit.plan.names import PathTable
 from mixbit.quantization import quantize
+from mixbit.quantization.methods import Choice
+from mixbit.search import search, sensitivity
+from mixbit.search.choices import Choices
+from mixbit.search.swap import Packing
 
-BITS_PER_WEIGHT = {"Q3_K": 3.4375, "Q4_K": 4.5}
-OURS = (QuantSpec(3, 128), QuantSpec(3, 64), QuantSpec(4, 128), QuantSpec(4, 64))
+METHOD = "gptq+search"
+TYPES = (("Q3_K_S", "--pure"), ("Q3_K_M",), ("Q4_K_S", "--pure"), ("Q4_K_M",), ("Q5_K_M",))
+Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
-def k_quant(
-    library: ctypes.CDLL, weight: np.ndarray, importance: np.ndarray | None, name: str
-) -> np.ndarray:
-    """The values that a K-quant of the weight [N, K] stands for."""
-    kind = GGMLQuantizationType[name]
-    rows, width = weight.shape
-    packed = np.zeros((rows, int(width * BITS_PER_WEIGHT[name]) // 8), np.uint8)
-    pointer = ctypes.POINTER(ctypes.c_float)
-    source = np.ascontiguousarray(weight, np.float32)
-    weights = None if importance is None else np.ascontiguousarray(importance, np.float32)
-    library.ggml_quantize_chunk.restype = ctypes.c_size_t
-    written = library.ggml_quantize_chunk(
-        ctypes.c_int(kind.value),
-        source.ctypes.data_as(pointer),
-        packed.ctypes.data_as(ctypes.c_void_p),
-        ctypes.c_int64(0),
-        ctypes.c_int64(rows),
-        ctypes.c_int64(width),
-        None if weights is None else weights.ctypes.data_as(pointer),
+def llama(program: Path, *arguments: object) -> None:
+    """Run one of llama.cpp's programs on one thread, beside whose libraries it lies."""
+    environment = os.environ | {"LD_LIBRARY_PATH": str(program.parent), "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [str(program), *map(str, arguments)], check=True, capture_output=True, env=environment
     )
-    assert written == packed.size, (written, packed.size)
-    return dequantize(packed, kind)
+
+
+def make_imatrix(args: argparse.Namespace, tokenizer: Any) -> None:
+    """llama.cpp's importance matrix over the calibration text, as ``imatrix.gguf``."""
+    documents = read_documents(args.calibrate, tokenizer)
+    text = args.work / "calibration.txt"
+    text.write_text("".join(tokenizer.decode(one.tokens) for one in documents), encoding="utf-8")
+    llama(
+        args.llama / "llama-imatrix", "-m", args.gguf, "-f", text, "-o",
+        args.work / "imatrix.gguf", "-t", 1, "-ngl", 0, "--parse-special", "--process-output",
+        "--no-ppl",
+    )  # fmt: skip
+
+
+def read_gguf(
+    path: Path, structure: ModelStructure, config: dict[str, Any]
+) -> tuple[dict[str, Array], int]:
+    """Decoded matrices by module, value heads in the model's order, and their bytes in the file."""
+    text = config.get("text_config", config)
+    key_heads, value_heads = text["linear_num_key_heads"], text["linear_num_value_heads"]
+    keys = 2 * key_heads * text["linear_key_head_dim"]
+
+    def grouped(rows: Array) -> Array:
+        """From tiled value heads, ``[Hv * D, ...]``, to those of a key head side by side."""
+        tiled = rows.reshape(value_heads // key_heads, key_heads, -1, *rows.shape[1:])
+        return tiled.swapaxes(0, 1).reshape(rows.shape)
+
+    table, values, nbytes = PathTable(structure), {}, 0
+    tensors = {tensor.name: tensor for tensor in GGUFReader(path).tensors}
+    for shape in structure.modules:
+        (name,) = table.gguf_names(shape.path)
+        tensor = tensors[name]
+        nbytes += int(tensor.n_bytes)
+        value = dequantize(tensor.data, tensor.tensor_type)
+        match shape.path.rpartition(".")[2]:
+            case "in_proj_qkv":
+                value = np.concatenate([value[:keys], grouped(value[keys:])])
+            case "in_proj_z" | "in_proj_a" | "in_proj_b":
+                value = grouped(value)
+            case "out_proj":
+                value = grouped(value.T).T
+        values[shape.path] = value
+    return values, nbytes
 
 
 def main() -> None:
-    """Print a row for each format."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("library")
-    library = ctypes.CDLL(parser.parse_args().library)
-    source, structure = tiny_model(), describe(tiny_model())
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        file, reference = folder / "calibration.safetensors", folder / "reference"
-        calibrate(source, tiny_data("calibration"), file, hessian="")
-        make_reference(source, tiny_data("kld_eval"), reference)
-        calibration = Calibration.load(file, read_config(source))
-        print("| format | bits per weight | mean KLD |\n| --- | ---: | ---: |")
-        for kind, bits in BITS_PER_WEIGHT.items():
-            model: Any
-            model, tokenizer = load(source)
-            dense = dict(model.named_modules())
-            changed = []
-            for module in structure.modules:
-                seen = calibration.of(module.path)
-                weight = np.array(dense[module.path].weight.astype(mx.float32))
-                importance = None if seen is None else np.array(seen.mean_square)
-                values = k_quant(library, weight, importance, kind)
-                changed.append((f"{module.path}.weight", mx.array(values).astype(mx.bfloat16)))
-            model.update(tree_unflatten(changed))
-            loss = float(measure(model, reference, tokenizer=tokenizer).kld.mean())
-            print(f"| {kind} with importance matrix | {bits:.4f} | {loss:.5f} |", flush=True)
-        for spec in OURS:
-            plan = Plan({module.path: spec for module in structure.modules})
-            out = folder / str(spec).replace("/", "-")
-            quantize(source, out, plan=plan, method="gptq+search", calibration=file)
-            loss = float(measure(out, reference).kld.mean())
-            print(f"| {spec}, gptq+search | {spec.bits_per_weight:.4f} | {loss:.5f} |", flush=True)
+    """Print a row for each type and one for what is found at its size."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--gguf", type=Path, required=True)
+    parser.add_argument("--llama", type=Path, required=True, help="folder of llama.cpp's programs")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--calibrate", type=Path, default=tiny_data("calibration"))
+    parser.add_argument("--judge", type=Path, default=tiny_data("kld_eval"))
+    args = parser.parse_args()
+    mx.set_default_device(mx.cpu)
+    work: Path = args.work
+    work.mkdir(exist_ok=True)
+    structure = describe(args.model)
+    model, tokenizer = load(args.model)
+    if not (work / "reference").exists():
+        make_reference(args.model, args.judge, work / "reference")
+    config = read_config(args.model)
+    modules = dict(model.named_modules())
+    decoded, _ = read_gguf(args.gguf, structure, config)
+    for shape in structure.modules:
+        own = np.array(modules[shape.path].weight.astype(mx.float32))
+        assert np.array_equal(decoded[shape.path], own), shape.path
+    make_imatrix(args, tokenizer)
+    theirs = {}
+    for type_name, *options in TYPES:
+        made = work / f"{type_name}{''.join(options)}.gguf"
+        llama(
+            args.llama / "llama-quantize", "--imatrix", work / "imatrix.gguf", *options,
+            args.gguf, made, type_name,
+        )  # fmt: skip
+        values, nbytes = read_gguf(made, structure, config)
+        model.update(
+            tree_unflatten(
+                [(f"{k}.weight", mx.array(v).astype(mx.bfloat16)) for k, v in values.items()]
+            )
+        )
+        loss = float(measure(model, work / "reference", tokenizer=tokenizer).kld.mean())
+        theirs[type_name + (", pure" if options else "")] = (nbytes, loss)
+
+    file = work / "calibration.safetensors"
+    if not file.exists():
+        calibrate(args.model, args.calibrate, file, hessian="")
+    packing = Packing(Choice.of(METHOD), Calibration.load(file, config))
+    over = {"window": None, "score": "all", "packing": packing}
+    table = sensitivity(
+        args.model, args.calibrate, work / "sensitivity", group_sizes=(32, 64, 128), **over
+    )
+    rest = Choices(table, "tensor", {}).fixed
+    budgets = [rest + nbytes for nbytes, _ in theirs.values()]
+    found = search(args.model, table, args.calibrate, work / "search", nbytes=budgets, **over)
+    plans = {one.limit: found.file_of(one.limit) for one in found.found}
+    weights = sum(shape.params for shape in structure.modules)
+    print("| matrices | bytes | bits per weight | mean KLD | ratio |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for (name, (nbytes, loss)), limit in zip(theirs.items(), budgets, strict=True):
+        out, plan = work / f"ours-{limit}", work / "search" / plans[limit]
+        if not out.exists():
+            quantize(args.model, out, plan=plan, method=METHOD, calibration=file)
+        ours = float(measure(out, work / "reference").kld.mean())
+        size = Plan.load(plan).report()["bytes"] - rest
+        print(f"| llama.cpp {name} | {nbytes:,} | {8 * nbytes / weights:.3f} | {loss:.5f} | |")
+        print(
+            f"| found at that size, {METHOD} | {size:,} | {8 * size / weights:.3f} | {ours:.5f} | "
+            f"{ours / loss:.2f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

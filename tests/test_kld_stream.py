@@ -61,6 +61,12 @@ def test_chunks_cover_each_scored_token_once(batch_size: int, chunk_size: int) -
     assert sorted(seen) == list(range(found.scored))
 
 
+def test_windows_of_a_batch_are_of_similar_length() -> None:
+    found = stream([50, 9, 40, 10, 37, 36], window=None)
+    shapes = [c.tokens.shape for unit in found.units for c in chunks_of(found, unit, 8, 64)]
+    assert shapes == [(2, 49), (2, 36), (2, 9)]
+
+
 def test_units_do_not_depend_on_anything_else() -> None:
     found = stream([512] * 50)
     assert [unit.stop - unit.start for unit in found.units] == [17, 17, 16]

@@ -72,7 +72,8 @@ def test_a_run_from_the_middle_equals_a_whole_one_bit_for_bit(
     model, stages, stream = place(folder)
     paths = [shape.path for shape in describe(folder).modules]
     begins = {stages.stage_of(path): path for path in paths}
-    assert sorted(begins) == list(range(stages.head + 1))
+    left_out = () if model_type == "qwen3_5" else range(4, stages.head, 4)
+    assert sorted(begins) == [at for at in range(stages.head + 1) if at not in left_out]
     whole, moving = trials(model, stages, stream), trials(model, stages, stream)
     for stage, path in sorted(begins.items()):
         moving.advance(stage)
@@ -106,14 +107,14 @@ def test_a_trial_measures_what_the_checkpoint_of_its_plan_does(
 def test_a_trial_leaves_the_model_as_it_was(small: Path) -> None:
     model, stages, _ = place(small)
     tokens = mx.array(documents()[:1])
-    before = stages.run(tokens, 0, stages.head + 1)
+    (before,) = stages.run((tokens,), 0, stages.head + 1)
     modules = dict(model.named_modules())
     change = dict.fromkeys(modules_of(small), SPEC)
     with pytest.raises(ZeroDivisionError), swapped(model, change, Packing()):
-        assert not mx.array_equal(stages.run(tokens, 0, stages.head + 1), before).item()
+        assert not mx.array_equal(*stages.run((tokens,), 0, stages.head + 1), before).item()
         raise ZeroDivisionError
     assert dict(model.named_modules()) == modules
-    assert mx.array_equal(stages.run(tokens, 0, stages.head + 1), before).item()
+    assert mx.array_equal(*stages.run((tokens,), 0, stages.head + 1), before).item()
 
 
 def modules_of(folder: Path) -> list[str]:
@@ -175,8 +176,10 @@ def test_proxies_are_what_they_say(small: Path) -> None:
     model, stages, _ = place(small)
     path = "language_model.model.layers.1.self_attn.q_proj"
     tokens = mx.array([documents()[2]])
-    x = stages.run(tokens, 0, 3)
-    (found,) = stage_errors(model, stages, 3, [x], {path: [SPEC]}, Packing()).values()
+    stage = stages.stage_of(path)
+    states = stages.run((tokens,), 0, stage)
+    (found,) = stage_errors(model, stages, stage, [states], {path: [SPEC]}, Packing()).values()
+    (x,), (y,) = states, stages.run(states, stage, stage + 2)
     layer = model.language_model.model.layers[1]
     inputs, weight, packed, before, after = (
         np.asarray(value.astype(mx.float32), np.float64)
@@ -185,7 +188,7 @@ def test_proxies_are_what_they_say(small: Path) -> None:
             layer.self_attn.q_proj.weight,
             mx.dequantize(*mx.quantize(layer.self_attn.q_proj.weight, 64, 2), 64, 2),
             x,
-            stages.run(x, 3, 4),
+            y,
         )
     )
     squares = np.square(inputs).sum(axis=(0, 1))

@@ -34,11 +34,21 @@ class Chunk:
 def chunks_of(stream: Stream, unit: range, batch_size: int, chunk_size: int) -> Iterator[Chunk]:
     """The windows of a unit in batches of at most ``batch_size``, in pieces of ``chunk_size``.
 
-    Longest first, so that windows of similar length stand together and the peak comes at once.
+    Longest first, so that the peak comes at once; a batch ends where less than three quarters of a
+    row would be of use, or padding would be most of the work on documents of all lengths.
     """
-    order = sorted(unit, key=lambda index: stream.windows[index, 1] - stream.windows[index, 3])
-    for begin in range(0, len(order), batch_size):
-        yield from _chunks(stream, np.array(order[begin : begin + batch_size]), chunk_size)
+    batch: list[int] = []
+    for index in sorted(unit, key=lambda index: -_length(stream, index)):
+        longest = _length(stream, batch[0]) if batch else 0
+        if len(batch) == batch_size or 4 * _length(stream, index) < 3 * longest:
+            yield from _chunks(stream, np.array(batch), chunk_size)
+            batch = []
+        batch.append(index)
+    yield from _chunks(stream, np.array(batch), chunk_size)
+
+
+def _length(stream: Stream, window: int) -> int:
+    return int(stream.windows[window, 3] - stream.windows[window, 1])
 
 
 def _chunks(stream: Stream, batch: Indices, chunk_size: int) -> Iterator[Chunk]:

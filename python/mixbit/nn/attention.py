@@ -38,6 +38,16 @@ class Attention(qwen3_next.Qwen3NextAttention):
             x = x if norm is None else norm(x)
             y = super().__call__(x, mask, cache)  # type: ignore[arg-type]  # it takes "causal" too
             return y if residual is None else residual + y
+        return add_product(residual, self.mixed(x, mask, cache, norm), self.o_proj)
+
+    def mixed(
+        self,
+        x: mx.array,
+        mask: mx.array | str | None = None,
+        cache: Any | None = None,
+        norm: Any | None = None,
+    ) -> mx.array:
+        """What the output projection reads, [B, T, heads * head width]."""
         B, T, _ = x.shape
         q, k, v = project(x, [self.q_proj, self.k_proj, self.v_proj], [None, None, None], norm)
         queries, gate = mx.split(q.reshape(B, T, self.num_attention_heads, -1), 2, axis=-1)
@@ -49,7 +59,7 @@ class Attention(qwen3_next.Qwen3NextAttention):
         if cache is not None:
             keys, values = cache.update_and_fetch(keys, values)
         y = ops.attention(queries, keys, values, scale=self.scale, mask=mask, gate=gate)
-        return add_product(residual, y.swapaxes(1, 2).reshape(B, T, -1), self.o_proj)
+        return y.swapaxes(1, 2).reshape(B, T, -1)
 
     def _rotated(self, heads: mx.array, norm: nn.RMSNorm, offset: int | mx.array) -> mx.array:
         """[B, T, H, D] -> [B, H, T, D], normalised and turned."""

@@ -102,11 +102,16 @@ class GatedDeltaNet(qwen3_5.GatedDeltaNet):
             return _unfused(super().__call__, inputs, mask, cache, norm, residual)
         if self.sharding_group is not None:
             return _unfused(self._sharded, inputs, mask, cache, norm, residual)
-        return add_product(residual, self._mixed(inputs, mask, cache, norm), self.out_proj)
+        return add_product(residual, self.mixed(inputs, mask, cache, norm), self.out_proj)
 
-    def _mixed(
-        self, inputs: mx.array, mask: mx.array | None, cache: Any | None, norm: Any | None
+    def mixed(
+        self,
+        inputs: mx.array,
+        mask: mx.array | None = None,
+        cache: Any | None = None,
+        norm: Any | None = None,
     ) -> mx.array:
+        """What the output projection reads, [B, T, Hv * Dv]."""
         qkv, z, b, a = project(
             inputs,
             [self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a],
@@ -117,7 +122,7 @@ class GatedDeltaNet(qwen3_5.GatedDeltaNet):
 
     def _sharded(self, inputs: mx.array, mask: mx.array | None, cache: Any | None) -> mx.array:
         inputs = sum_gradients(self.sharding_group)(inputs)
-        out = self.out_proj(self._mixed(inputs, mask, cache, None))
+        out = self.out_proj(self.mixed(inputs, mask, cache))
         return mx.distributed.all_sum(out, group=self.sharding_group)
 
 
@@ -140,6 +145,15 @@ class Qwen3NextGatedDeltaNet(qwen3_next.Qwen3NextGatedDeltaNet):
         """``residual + self(norm(inputs))``, either of them left out where ``None``."""
         if self.training:
             return _unfused(super().__call__, inputs, mask, cache, norm, residual)
+        return add_product(residual, self.mixed(inputs, mask, cache, norm), self.out_proj)
+
+    def mixed(
+        self,
+        inputs: mx.array,
+        mask: mx.array | None = None,
+        cache: Any | None = None,
+        norm: Any | None = None,
+    ) -> mx.array:
+        """What the output projection reads, [B, T, Hv * Dv]."""
         qkvz, ba = project(inputs, [self.in_proj_qkvz, self.in_proj_ba], [None, mx.float32], norm)
-        mixed = _mix(self, (qkvz, None, ba, None), mask, cache)
-        return add_product(residual, mixed, self.out_proj)
+        return _mix(self, (qkvz, None, ba, None), mask, cache)

@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models import qwen3_next
+from mlx_lm.models.activations import swiglu
 
 from mixbit import ops
 from mixbit.nn.projections import add_product, norm_of, weight_of
@@ -23,11 +24,14 @@ class MLP(qwen3_next.Qwen3NextMLP):
         self, x: mx.array, norm: Any | None = None, residual: mx.array | None = None
     ) -> mx.array:
         """``residual + self(norm(x))``, either of them left out where ``None``."""
+        return add_product(residual, self.inner(x, norm), self.down_proj)
+
+    def inner(self, x: mx.array, norm: Any | None = None) -> mx.array:
+        """What the down projection reads, [..., width of the block]."""
         gate, up = weight_of(self.gate_proj), weight_of(self.up_proj)
         fused = norm_of(norm)
         if norm is not None and (fused is None or gate is None or up is None):
             x, fused = norm(x), None
         if gate is None or up is None:
-            y = super().__call__(x)
-            return y if residual is None else residual + y
-        return add_product(residual, ops.swiglu(x, gate, up, norm=fused), self.down_proj)
+            return swiglu(self.gate_proj(x), self.up_proj(x))
+        return ops.swiglu(x, gate, up, norm=fused)

@@ -6,8 +6,8 @@ With the mean square ``s_j`` of each input column over the data, the error that 
     e = sum_ij s_j (W'_ij - W_ij)^2 / sum_ij s_j W_ij^2.
 
 Three figures are made of that: ``weight``, where every ``s_j`` is 1; ``output``, as it stands; and
-``residual``, ``e`` times the mean square of what the module's stage adds to the residual stream
-over that of the stream after it.
+``residual``, ``e`` times the mean square of what the module's mixer or MLP adds to the residual
+stream over that of the stream after it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mlx import nn
 from mlx.utils import tree_unflatten
 
 from mixbit.plan import QuantSpec
-from mixbit.search.stages import Stages
+from mixbit.search.stages import Stages, States
 from mixbit.search.swap import Packing
 
 PROXIES = ("weight", "output", "residual")
@@ -49,7 +49,7 @@ def stage_errors(
     model: Any,
     stages: Stages,
     stage: int,
-    states: Sequence[mx.array],
+    states: Sequence[States],
     specs: Mapping[str, Sequence[QuantSpec]],
     packing: Packing,
 ) -> dict[tuple[str, QuantSpec], Errors]:
@@ -59,7 +59,7 @@ def stage_errors(
         model: the unchanged model.
         stages: its stages.
         stage: which.
-        states: what goes into it, batch by batch: tokens ``[B, T]`` or states ``[B, T, hidden]``.
+        states: what goes into it, batch by batch.
         specs: the modules, each with what to try there.
         packing: how to pack.
     """
@@ -69,9 +69,10 @@ def stage_errors(
     own = {path: modules[path] for path in specs}
     share = 1.0
     if stage == 0:
-        weighting = dict.fromkeys(own, _frequencies(states, next(iter(own.values()))))
+        tokens = [x for (x,) in states]
+        weighting = dict.fromkeys(own, _frequencies(tokens, next(iter(own.values()))))
     elif stage == stages.head:
-        last = (stages.run(x, stage, stage + 1).astype(mx.float32) for x in states)
+        last = (stages.run(x, stage, stage + 1)[0].astype(mx.float32) for x in states)
         weighting = dict.fromkeys(own, sum((x.square().sum((0, 1)) for x in last), mx.array(0.0)))
     else:
         with _recorded(model, own) as recorders:
@@ -97,9 +98,9 @@ def stage_errors(
     return found
 
 
-def _frequencies(states: Sequence[mx.array], embedding: Any) -> mx.array:
+def _frequencies(batches: Sequence[mx.array], embedding: Any) -> mx.array:
     """How often each row of an embedding is read, ``[rows, 1]``."""
-    read = np.concatenate([np.asarray(tokens).reshape(-1) for tokens in states])
+    read = np.concatenate([np.asarray(tokens).reshape(-1) for tokens in batches])
     counts = np.bincount(read, minlength=embedding.weight.shape[0])
     return mx.array(counts.astype(np.float32))[:, None]
 
@@ -114,12 +115,13 @@ def _recorded(model: Any, own: Mapping[str, Any]) -> Iterator[dict[str, _Recorde
         model.update_modules(tree_unflatten(list(own.items())))
 
 
-def _share(stages: Stages, stage: int, states: Sequence[mx.array]) -> float:
-    """Mean square of what a stage adds to the residual stream, over that of the stream after it."""
+def _share(stages: Stages, stage: int, states: Sequence[States]) -> float:
+    """Mean square of what a block adds to the residual stream, over that of the stream after it."""
+    end = stages.end_of_block(stage)
     added = whole = 0.0
-    for x in states:
-        y = stages.run(x, stage, stage + 1).astype(mx.float32)
-        added += _sum((y - x.astype(mx.float32)).square())
+    for before in states:
+        y = stages.run(before, stage, end)[0].astype(mx.float32)
+        added += _sum((y - before[0].astype(mx.float32)).square())
         whole += _sum(y.square())
     return added / whole if whole else 0.0
 

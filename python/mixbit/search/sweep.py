@@ -213,8 +213,8 @@ class _Sweep:
         """The table."""
         assert self._counts is not None
         cells = [
-            Cell.of(group, spec, score, self._counts, self._proxies(group, spec))
-            for (group, spec), score in self._scores.items()
+            Cell.of(*cell, self._scores[cell], self._counts, self._proxies(*cell))
+            for cell in self._in_order()
         ]
         return Sensitivity(
             identity=self._place.identity(),

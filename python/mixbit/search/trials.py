@@ -16,7 +16,7 @@ from mixbit.kld.sizes import Sizes
 from mixbit.kld.stream import Stream
 from mixbit.kld.windows import chunks_of
 from mixbit.search.score import CONTEXTS, Counts, Score
-from mixbit.search.stages import Stages
+from mixbit.search.stages import Stages, States
 from mixbit.search.swap import Change, Packing, swapped
 
 
@@ -47,7 +47,7 @@ class Trials:
             for unit in stream.units
             for chunk in chunks_of(stream, unit, sizes.batch, longest)
         ]
-        self._states = [mx.array(chunk.tokens) for chunk in self._chunks]
+        self._states: list[States] = [(mx.array(chunk.tokens),) for chunk in self._chunks]
         self.stage = 0
         """The present stage."""
         weight = head_weight(model)
@@ -62,11 +62,11 @@ class Trials:
         """Make ``stage`` the present one; only forwards."""
         for index, states in enumerate(self._states):
             self._states[index] = self._stages.run(states, self.stage, stage)
-            mx.eval(self._states[index])
+            mx.eval(*self._states[index])
         self.stage = stage
 
     @property
-    def states(self) -> Sequence[mx.array]:
+    def states(self) -> Sequence[States]:
         """What goes into the present stage, batch by batch."""
         return self._states
 
@@ -99,9 +99,9 @@ class Trials:
                     rows.put(chunk.rows[part], scores)
         return Score.of(rows, self._stream)
 
-    def _last(self, index: int, states: mx.array) -> mx.array:
+    def _last(self, index: int, states: States) -> mx.array:
         """States after the final norm ``[N, hidden]`` of a batch's scored positions, evaluated."""
-        last = self._stages.run(states, self.stage, self._stages.head + 1)
+        (last,) = self._stages.run(states, self.stage, self._stages.head + 1)
         picked = last.reshape(-1, last.shape[-1])[mx.array(self._chunks[index].flat)]
         mx.eval(picked)
         return picked
