@@ -20,13 +20,12 @@ using namespace metal;
 struct RowPlace {
   uint n;         // the first
   short present;  // how many there are
-  ushort lane, simdgroup;
+  ushort lane;
 
   RowPlace(uint group, ushort simdgroup, ushort lane, short rows, uint N)
       : n(((group * kMatvecGroups + simdgroup) * 2 + lane / kLanes) * rows),
         present(clamp(int(N) - int(n), 0, int(rows))),
-        lane(lane),
-        simdgroup(simdgroup) {}
+        lane(lane) {}
 };
 
 // Row `row` of x with the lane's rows of one expert: adds to sums. NaN for an expert out of range.
@@ -43,8 +42,7 @@ METAL_FUNC void add_expert(constant GatherParams& params, const device T* x, uin
                                    known ? at.present : short(0),
                                    typename F::Rows(f, place, params.K),
                                    typename G::Rows(g, place, params.K),
-                                   at.lane,
-                                   at.simdgroup};
+                                   at.lane};
   multiply_row<rows, ragged>(p, sums);
   UNROLL for (short r = 0; r < kMatvecRows; ++r) {
     sums[r] = known ? sums[r] : NAN;

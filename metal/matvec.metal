@@ -16,7 +16,8 @@
 //
 // so that lanes of a row read neighbouring words. A sum over k is: products within the block in
 // order, by FMA; blocks of the lane in order; then the 16 lanes in a butterfly, farthest first.
-// This order is the same for one row of x and for a tile, and so are the bits of the result.
+// This order is the same for one row of x and for a tile, and so are the bits of the result. A tile
+// has so many sums that the lanes exchange them through threadgroup memory instead of shuffling.
 //
 // A single row of x each lane reads for itself, 32 values at once for four rows of weights. A
 // tile's rows go through threadgroup memory in fp32, 16 blocks of each at a time: half a SIMD group
@@ -35,43 +36,51 @@ using namespace metal;
 
 // ---- a tile of x -------------------------------------------------------------------------------
 
-// Adds the lane's shares to sums[M · r + m] and leaves the norm's factor of row m in factors[m].
+// Sums in threadgroup memory start in different banks.
+constant constexpr short kShareStride = 33;
+
+// Threadgroup memory of a tile.
+struct TileMemory {
+  threadgroup float4* x;       // 16 blocks of each row
+  threadgroup float* x_sums;   // of these blocks
+  threadgroup float* factors;  // of the norm, for each row
+};
+
+// Adds the lane's shares of F's rows to sums[rows · m + r], of G's to those behind, and leaves the
+// norm's factor of row m in factors[m] of `memory`. Row `own` of x is for the lane's half to stage.
 template <short M, short rows, bool ragged, typename T, typename Norm, typename F, typename G>
-METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgroup float4* staged,
-                              threadgroup float* x_sums, threadgroup float* factors,
+METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, short own, TileMemory memory,
                               thread float* sums) {
   constexpr short others = kMatvecRows - rows;
   // Where both formats agree on the factors of x they are in the staged x, else in the digits.
   constexpr bool agree = others == 0 || is_same<F, G>::value;
   const short column = p.lane % kLanes;
-  const short own = 2 * p.simdgroup + p.lane / kLanes;  // the row of x that this half stages
   constexpr short row_size = kBlock / 4 * kLanes;
-  threadgroup float4* in_column = staged + column;
+  threadgroup float4* in_column = memory.x + column;
   threadgroup float4* in_own = in_column + own * row_size;
+  threadgroup float* sum_in_column = memory.x_sums + column;
   float squares = 0.0f;
   for (uint step = 0; step < p.steps(); ++step) {
     const uint k = p.first_k(step);
     const bool on = k < p.K;
     const short present = on ? p.w_rows : 0;
-    typename F::Digits f_digits[rows];
+    typename F::Block f_blocks[rows];
     typename F::Scale f_scales[rows];
     UNROLL for (short r = 0; r < rows; ++r) {
-      const typename F::Block block = F::template load<ragged>(p.f, r, step, r < present);
-      f_digits[r] = F::open(block);
+      f_blocks[r] = F::template load<ragged>(p.f, r, step, r < present);
       f_scales[r] = F::scale(p.f, r, step, r < present);
     }
-    typename G::Digits g_digits[others + 1];
+    typename G::Block g_blocks[others + 1];
     typename G::Scale g_scales[others + 1];
     UNROLL for (short r = 0; r < others; ++r) {
-      const typename G::Block block = G::template load<ragged>(p.g, r, step, r < present);
-      g_digits[r] = G::open(block);
+      g_blocks[r] = G::template load<ragged>(p.g, r, step, r < present);
       g_scales[r] = G::scale(p.g, r, step, r < present);
     }
 
     if (own < M) {
       const XBlock x = read_x<ragged>(p.x + (size_t(own) * p.K + k), p.norm + k, p.K - k,
                                       on && own < p.x_rows, squares);
-      x_sums[own * kLanes + column] = x.sum;
+      sum_in_column[own * kLanes] = x.sum;
       UNROLL for (short j = 0; j < kBlock; j += 4) {
         float4 v;
         UNROLL for (short i = 0; i < 4; ++i) {
@@ -82,6 +91,14 @@ METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgrou
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
+    typename F::Digits f_digits[rows];
+    UNROLL for (short r = 0; r < rows; ++r) {
+      f_digits[r] = F::open(f_blocks[r]);
+    }
+    typename G::Digits g_digits[others + 1];
+    UNROLL for (short r = 0; r < others; ++r) {
+      g_digits[r] = G::open(g_blocks[r]);
+    }
     float dots[kMatvecRows * M];
     UNROLL for (short i = 0; i < kMatvecRows * M; ++i) {
       dots[i] = 0.0f;
@@ -101,20 +118,21 @@ METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgrou
       UNROLL for (short m = 0; m < M; ++m) {
         const float4 v = in_column[m * row_size + j / 4 * kLanes];
         UNROLL for (short r = 0; r < kMatvecRows; ++r) {
+          const short at = r < rows ? rows * m + r : rows * M + others * m + r - rows;
           UNROLL for (short i = 0; i < 4; ++i) {
-            dots[r * M + m] = fma(digits[r][i], v[i], dots[r * M + m]);
+            dots[at] = fma(digits[r][i], v[i], dots[at]);
           }
         }
       }
     }
     UNROLL for (short m = 0; m < M; ++m) {
-      const float x_sum = x_sums[m * kLanes + column];
+      const float x_sum = sum_in_column[m * kLanes];
       UNROLL for (short r = 0; r < rows; ++r) {
-        const short i = r * M + m;
+        const short i = rows * m + r;
         sums[i] = F::finish(f_scales[r], dots[i], x_sum, sums[i]);
       }
       UNROLL for (short r = 0; r < others; ++r) {
-        const short i = (rows + r) * M + m;
+        const short i = rows * M + others * m + r;
         sums[i] = G::finish(g_scales[r], dots[i], x_sum, sums[i]);
       }
     }
@@ -125,7 +143,7 @@ METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, threadgrou
   }
   const float factor = norm_factor<Norm>(squares, p.K, p.eps, p.lane);
   if (own < M && column == 0) {
-    factors[own] = factor;
+    memory.factors[own] = factor;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
@@ -144,23 +162,103 @@ struct Task {
   constant MatvecParams& params;
   const device T* x;
   const device Norm* norm;
-  Array residual;
+  const device uchar* residual;
   uint2 group;
   ushort simdgroup, lane;
-  // For tiles: 16 blocks of each row of x, their sums, and the norm's factors.
-  threadgroup float4* staged;
-  threadgroup float* x_sums;
-  threadgroup float* factors;
+  TileMemory memory;
 };
+
+// Where a lane's outputs go.
+struct Target {
+  MatvecPart shape;
+  Part part, other;  // other: up, with swiglu
+  Array residual;
+  uint n;     // the lane's first row of weights
+  size_t at;  // the output that it makes of the tile's first row of x
+};
+
+// Output number `at`, of row n of the weights. `sum` and with swiglu `other_sum` are the products
+// but for the norm's factor.
+template <bool swiglu>
+METAL_FUNC void store_output(Target to, size_t at, uint n, float factor, float sum,
+                             float other_sum) {
+  float y = fma(sum, factor, to.part.bias[n]);
+  if (swiglu) {
+    y = silu(y) * fma(other_sum, factor, to.other.bias[n]);
+  }
+  store_element(to.part.y, to.shape.y, at, y + to.residual[at]);
+}
+
+template <short rows, bool ragged, bool swiglu, typename T, typename Norm, typename F, typename G>
+METAL_FUNC void make_row(thread const Problem<T, Norm, F, G>& p, Target to) {
+  using Sums = LaneSums<rows>;
+  float sums[kMatvecRows] = {};
+  const float factor = multiply_row<rows, ragged>(p, sums);
+  Sums::add(sums, p.lane);
+  if (swiglu) {
+    Sums::add(sums + rows, p.lane);
+  }
+  const short r = Sums::slot(p.lane);
+  if (Sums::owner(p.lane) && r < p.w_rows) {
+    store_output<swiglu>(to, to.at + r, to.n + r, factor, sums[0], swiglu ? sums[rows] : 0.0f);
+  }
+}
+
+// The sum of what 16 lanes have, by LaneSums' additions.
+METAL_FUNC float sum_of_lanes(const threadgroup float* shares) {
+  float v[kLanes];
+  UNROLL for (short i = 0; i < kLanes; ++i) {
+    v[i] = shares[i];
+  }
+  UNROLL for (short distance = kLanes / 2; distance > 0; distance /= 2) {
+    UNROLL for (short i = 0; i < distance; ++i) {
+      v[i] += v[i + distance];
+    }
+  }
+  return v[0];
+}
+
+template <short M, short rows, bool ragged, bool swiglu, typename T, typename Norm, typename F,
+          typename G>
+METAL_FUNC void make_tile(thread const Problem<T, Norm, F, G>& p, Target to, short half_group,
+                          TileMemory memory) {
+  float sums[kMatvecRows * M] = {};
+  multiply_tile<M, rows, ragged>(p, half_group, memory, sums);
+
+  // The lanes' shares of a sum side by side, where x was. Lane l of a half then has outputs l,
+  // l + 16, ...: row l % rows of the weights, rows l / rows, ... of x.
+  threadgroup float* shares =
+      (threadgroup float*)memory.x + half_group / 2 * (kMatvecRows * M * kShareStride);
+  UNROLL for (short i = 0; i < kMatvecRows * M; ++i) {
+    shares[i * kShareStride + p.lane] = sums[i];
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  const ushort column = p.lane % kLanes;
+  const threadgroup float* share = shares + (column * kShareStride + p.lane - column);
+  const ushort r = column % rows;
+  ushort m = column / rows;
+  size_t at = to.at + size_t(m) * to.shape.N + r;
+  UNROLL for (short i = 0; i < rows * M; i += kLanes) {
+    if (m < p.x_rows && r < p.w_rows) {
+      store_output<swiglu>(
+          to, at, to.n + r, is_same<Norm, Absent>::value ? 1.0f : memory.factors[m],
+          sum_of_lanes(share), swiglu ? sum_of_lanes(share + rows * M * kShareStride) : 0.0f);
+    }
+    share += kLanes * kShareStride;
+    m += kLanes / rows;
+    at += kLanes / rows * to.shape.N;
+  }
+}
 
 // Makes the lane's outputs of a weight, or with swiglu of two.
 template <short M, bool ragged, typename F, typename G, bool swiglu, typename T, typename Norm>
 METAL_FUNC void make_outputs(thread const Task<T, Norm>& t, MatvecPart shape, Part part,
                              Part other) {
   constexpr short rows = swiglu ? kMatvecRows / 2 : kMatvecRows;
-  constexpr short groups = M == 1 ? kMatvecGroups : kMatvecTileGroups;
-  const uint half_group = ((t.group.x - shape.first) * groups + t.simdgroup) * 2 + t.lane / kLanes;
-  const uint n0 = half_group * rows, m0 = t.group.y * M;
+  constexpr short half_groups = 2 * (M == 1 ? kMatvecGroups : kMatvecTileGroups);
+  const uint half_group = 2 * t.simdgroup + t.lane / kLanes;
+  const uint n0 = ((t.group.x - shape.first) * half_groups + half_group) * rows;
+  const uint m0 = t.group.y * M;
   const Place at(n0, t.lane);
   const Problem<T, Norm, F, G> p{t.x + size_t(m0) * t.params.K,
                                  t.norm,
@@ -170,41 +268,13 @@ METAL_FUNC void make_outputs(thread const Task<T, Norm>& t, MatvecPart shape, Pa
                                  short(clamp(int(shape.N) - int(n0), 0, int(rows))),
                                  typename F::Rows(part.weight, at, t.params.K),
                                  typename G::Rows(other.weight, at, t.params.K),
-                                 t.lane,
-                                 t.simdgroup};
-  float sums[kMatvecRows * M];
-  UNROLL for (short i = 0; i < kMatvecRows * M; ++i) {
-    sums[i] = 0.0f;
-  }
-  float factor = 1.0f;
+                                 t.lane};
+  const Target to{
+      shape, part, other, {t.residual, t.params.residual}, n0, size_t(m0) * shape.N + n0};
   if (M == 1) {
-    factor = multiply_row<rows, ragged>(p, sums);
+    make_row<rows, ragged, swiglu>(p, to);
   } else {
-    multiply_tile<M, rows, ragged>(p, t.staged, t.x_sums, t.factors, sums);
-  }
-
-  using Sums = LaneSums<rows * M>;
-  Sums::add(sums, t.lane);
-  if (swiglu) {
-    Sums::add(sums + rows * M, t.lane);
-  }
-  if (!Sums::owner(t.lane)) {
-    return;
-  }
-  UNROLL for (short i = 0; i < Sums::count; ++i) {
-    const ushort slot = Sums::slot(t.lane) + i;
-    const short r = slot / M, m = slot % M;
-    const uint n = n0 + r;
-    if (r >= p.w_rows || m >= p.x_rows) {
-      continue;
-    }
-    const float scale = is_same<Norm, Absent>::value || M == 1 ? factor : t.factors[m];
-    float y = fma(sums[i], scale, part.bias[n]);
-    if (swiglu) {
-      y = silu(y) * fma(sums[rows * M + i], scale, other.bias[n]);
-    }
-    const size_t out = size_t(m0 + m) * shape.N + n;
-    store_element(part.y, shape.y, out, y + t.residual[out]);
+    make_tile<M, rows, ragged, swiglu>(p, to, half_group, t.memory);
   }
 }
 
@@ -225,9 +295,9 @@ METAL_FUNC void make_part(uint format, thread const Task<T, Norm>& t, MatvecPart
   }
 }
 
-#define STAGING                                                      \
-  threadgroup float4 staged[M == 1 ? 1 : M * (kBlock / 4) * kLanes]; \
-  threadgroup float x_sums[M * kLanes];                              \
+#define TILE_MEMORY                                                         \
+  threadgroup float4 xs[M == 1 ? 1 : M * kMatvecTileGroups * kShareStride]; \
+  threadgroup float x_sums[M * kLanes];                                     \
   threadgroup float factors[M];
 
 template <typename T, short M, typename Norm, bool ragged, typename... Formats>
@@ -249,7 +319,7 @@ template <typename T, short M, typename Norm, bool ragged, typename... Formats>
     device uchar* y4 [[buffer(28)]], uint2 group [[threadgroup_position_in_grid]],
     ushort simdgroup [[simdgroup_index_in_threadgroup]],
     ushort lane [[thread_index_in_simdgroup]]) {
-  STAGING
+  TILE_MEMORY
   uint slot = 0;
   while (slot + 1 < params.num_parts && group.x >= params.parts[slot + 1].first) {
     ++slot;
@@ -265,9 +335,8 @@ template <typename T, short M, typename Norm, bool ragged, typename... Formats>
                     : slot == 2 ? parts[2]
                     : slot == 3 ? parts[3]
                                 : parts[4];
-  const Task<T, Norm> task{params, x,         norm, {residual, params.residual},
-                           group,  simdgroup, lane, staged,
-                           x_sums, factors};
+  const Task<T, Norm> task{params, x,         norm, residual,
+                           group,  simdgroup, lane, {xs, x_sums, factors}};
   make_part<M, ragged, Formats...>(shape.format, task, shape, part);
 }
 
@@ -282,11 +351,10 @@ template <typename T, short M, typename Norm, bool ragged, typename Gate, typena
     const device uchar* bias1 [[buffer(12)]], uint2 group [[threadgroup_position_in_grid]],
     ushort simdgroup [[simdgroup_index_in_threadgroup]],
     ushort lane [[thread_index_in_simdgroup]]) {
-  STAGING
+  TILE_MEMORY
   const Part gate{{w0, scales0, biases0}, {bias0, params.parts[0].bias}, y0};
   const Part up{{w1, scales1, biases1}, {bias1, params.parts[1].bias}, nullptr};
-  const Task<T, Norm> task{params, x,         norm, {residual, params.residual},
-                           group,  simdgroup, lane, staged,
-                           x_sums, factors};
+  const Task<T, Norm> task{params, x,         norm, residual,
+                           group,  simdgroup, lane, {xs, x_sums, factors}};
   make_outputs<M, ragged, Gate, Up, true>(task, params.parts[0], gate, up);
 }

@@ -62,7 +62,7 @@ struct Problem {
   short x_rows, w_rows;  // that there are, of the tile and of the lane's of each weight
   typename F::Rows f;
   typename G::Rows g;
-  ushort lane, simdgroup;
+  ushort lane;
 
   METAL_FUNC uint steps() const { return (K + kLanes * kBlock - 1) / (kLanes * kBlock); }
   METAL_FUNC uint first_k(uint step) const { return (step * kLanes + lane % kLanes) * kBlock; }

@@ -61,7 +61,7 @@ def five_parts(M: int) -> Case:
 
 def residual(M: int) -> Case:
     """The end of a layer: one weight, bias and residual."""
-    parts = ((("affine", 3, 32), "float16", 19, "float16", "float16"),)
+    parts = ((("affine", 3, 32), "float16", 19, "float32", "float16"),)
     return Case(M, 1056, "float16", parts, norm="float16", residual="float16")
 
 
@@ -159,10 +159,29 @@ FAULTS = {
     ),
     "no barrier before the factors": ("matvec.metal", f"  {BARRIER}\n}}", "}", "residual 4"),
     "the wrong lane's block": ("matvec.metal", "= in_column[", "= in_column[1 + ", "residual 4"),
-    "the wrong lane's sum": ("matvec.metal", "= x_sums[", "= x_sums[1 + ", "residual 4"),
+    "the wrong lane's sum": (
+        "matvec.metal",
+        "= sum_in_column[",
+        "= sum_in_column[1 + ",
+        "residual 4",
+    ),
     "the wrong row of x": ("matvec.metal", "size_t(own) *", "size_t(own ^ 1) *", "residual 4"),
-    "a row past the end": ("matvec.metal", "(r >= p.w_rows", "(r > p.w_rows", "residual 4"),
-    "a row past the tile's end": ("matvec.metal", "|| m >= p.x_rows", "", "odd 9"),
+    "no barrier before the shares are summed": (
+        "matvec.metal",
+        "simdgroup_barrier(mem_flags::mem_threadgroup);",
+        "",
+        "residual 4",
+    ),
+    "the other half's sum": ("matvec.metal", "+ p.lane - column", "", "residual 4"),
+    "a share lost": ("matvec.metal", "i < distance", "i + 1 < distance", "residual 4"),
+    "a row past the end": ("matvec.metal", "p.x_rows && r <", "p.x_rows && r <=", "residual 4"),
+    "a row past the end, alone": (
+        "matvec.metal",
+        "p.lane) && r < p.w_rows",
+        "p.lane) && r <= p.w_rows",
+        "residual 1",
+    ),
+    "a row past the tile's end": ("matvec.metal", "m < p.x_rows && ", "", "odd 9"),
     "a step too few": ("row_product.h", "(K + kLanes * kBlock - 1)", "(K - 1)", "residual 1"),
     "squares of a part": ("row_product.h", "values[j], squares)", "values[j], 0.0f)", "residual 1"),
     "the wrong partner": ("lane_sums.h", SHUFFLE, SHUFFLE.replace("e)", "e ^ 1)"), "residual 1"),
