@@ -1,6 +1,7 @@
-"""The trained tiny model and its data, shipped with the package.
+"""Calibration documents, and the trained tiny model with its data, shipped with the package.
 
-``tools/tiny_model/README.md`` tells how both were made, what the model scores and where it is weak.
+``calibration/README.md`` tells what the documents are. ``tools/tiny_model/README.md`` tells how the
+model was made, what it scores and where it is weak.
 """
 
 from importlib.resources import files
@@ -15,9 +16,18 @@ def _folder(name: str) -> Path:
     found = files(__name__) / name
     if not (isinstance(found, Path) and found.is_dir()):
         raise MixbitError(
-            f"The tiny model is missing from this installation ({found}): reinstall mixbit."
+            f"{name} is missing from this installation ({found}): reinstall mixbit."
         )
     return found
+
+
+def calibration_data() -> Path:
+    """JSONL file of the calibration documents for models of any size.
+
+    Raises:
+        MixbitError: if the package is not installed as plain files.
+    """
+    return _folder("calibration") / "documents.jsonl"
 
 
 def tiny_model() -> Path:
