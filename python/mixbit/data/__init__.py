@@ -15,9 +15,7 @@ _DATA = ("calibration", "kld_eval", "tool_eval")
 def _folder(name: str) -> Path:
     found = files(__name__) / name
     if not (isinstance(found, Path) and found.is_dir()):
-        raise MixbitError(
-            f"{name} is missing from this installation ({found}): reinstall mixbit."
-        )
+        raise MixbitError(f"{name} is missing from this installation ({found}): reinstall mixbit.")
     return found
 
 
