@@ -37,7 +37,8 @@ def html(result: SearchResult) -> str:
         table=result.table,
         tokens=result.tokens,
         documents=result.documents,
-        tables=_tables(result),
+        plans=dict(zip(("header", "rows"), tables.plans(result), strict=True)),
+        tables=_tables(result.table),
         plots=[
             {"caption": "Mean KLD against size of the whole model", "svg": _front(result)},
             {"caption": "Sum of sensitivities against what whole plans measure",
@@ -45,29 +46,31 @@ def html(result: SearchResult) -> str:
             {"caption": "Mean KLD of each class alone, all layers together, by width",
              "svg": _widths(result.table)},
         ],
-        plans=[
+        maps=[
             {"name": name, "svg": plan_map(plan, index)}
             for index, (name, plan) in enumerate(plans.items())
         ],
     )  # fmt: skip
 
 
-def _tables(result: SearchResult) -> list[dict[str, Any]]:
-    proxies = ", ".join(
-        f"{name} {value:.3f}" for name, value in result.table.correlations().items()
-    )
-    parts = (
-        ("Plans", "", tables.plans(result)),
-        ("Sensitivity by class", "Sum over the groups of a class.", tables.by_class(result.table)),
-        ("Sensitivity by tokens of context", "At the lowest width that was measured.",
-         tables.by_context(result.table)),
-        ("Measurements", f"Rank correlation of the proxies with mean KLD: {proxies}.",
-         tables.by_cell(result.table)),
-    )  # fmt: skip
+def _tables(table: Sensitivity) -> list[dict[str, Any]]:
+    proxies = ", ".join(f"{name} {value:.3f}" for name, value in table.correlations().items())
     return [
-        {"title": title, "note": note, "header": header, "rows": rows}
-        for title, note, (header, rows) in parts
-    ]
+        _table("Sensitivity by class", "Sum over the groups of a class.", tables.by_class(table)),
+        _table(
+            "Sensitivity by tokens of context", "At the lowest width that was measured.",
+            tables.by_context(table),
+        ),
+        _table(
+            "Measurements", f"Rank correlation of the proxies with mean KLD: {proxies}.",
+            tables.by_cell(table),
+        ),
+    ]  # fmt: skip
+
+
+def _table(title: str, note: str, rows: tables.Rows) -> dict[str, Any]:
+    header, body = rows
+    return {"title": title, "note": note, "header": header, "rows": body}
 
 
 def _front(result: SearchResult) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mixbit.checkpoint import stem_of
 from mixbit.plan import QuantSpec
 from mixbit.plan.report import module_class
 from mixbit.search.result import SearchResult, Tried
@@ -56,8 +57,8 @@ def by_cell(table: Sensitivity) -> Rows:
     header = ("group", "width", "bytes", "mean KLD", "error", "top-1", *table.cells[0].proxies)
     rows = [
         (
-            cell.group.name,
-            str(cell.spec),
+            stem_of(cell.group.name),
+            f"{cell.spec.bits}/{cell.spec.group_size}",
             f"{cell.nbytes:,}",
             _figure(cell.mean),
             f"{cell.error:.2g}",
