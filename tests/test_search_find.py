@@ -109,6 +109,22 @@ def test_what_any_change_costs_is_left_out_of_each_cost(table: Sensitivity) -> N
     assert at(-1e-5, 6, 8) == pytest.approx([4.0**-6 - 1e-5, max(4.0**-8 - 1e-5, 0)])
 
 
+def test_groups_that_do_not_interact_save_nothing_together(table: Sensitivity) -> None:
+    """KLD that is a sum, but for the noise of any change, which is in every measurement once."""
+    noise = {group: 1e-4 * (1 + at) for at, group in enumerate(table.groups)}
+    cells = tuple(
+        replace(table.cells[0], group=group, spec=QuantSpec(bits, 64), mean=own + 4.0**-bits)
+        for group, own in noise.items()
+        for bits in (2, 5, 8)
+    )
+    own = replace(table, cells=cells)
+    assert own.noise() == pytest.approx(noise)
+    choices = Choices(own, "layer-class", ROUTER_FLOOR)
+    alone = (1e-4 + 4.0**-5, 3e-4 + 4.0**-2)
+    assert choices.interaction(0, 2, 3e-4 + 4.0**-5 + 4.0**-2, alone) == pytest.approx(0, abs=1e-12)
+    assert choices.interaction(0, 2, 3e-4 + 4.0**-5, alone) == pytest.approx(-(4.0**-2))
+
+
 def test_predictions_add_up_the_table(table: Sensitivity, small: Path) -> None:
     choices = Choices(table, "layer-class", ROUTER_FLOOR)
     cells = {(cell.group.name, cell.spec): cell.mean for cell in table.cells}

@@ -66,6 +66,8 @@ class Choices:
             self._costs.append(
                 [sum(measured[path, spec] for path in group.paths) for spec in common] + [0.0]
             )
+        noise = {path: own for group, own in table.noise().items() for path in group.paths}
+        self._noise = [max(noise[path] for path in group.paths) for group in self.groups]
         _refuse_idle(floors, table)
         self._sizes = [
             [group.nbytes(spec) for spec in specs]
@@ -89,6 +91,18 @@ class Choices:
     def cost(self, group: int, at: int) -> float:
         """Measured KLD of one group packed by one of its choices."""
         return self._costs[group][at]
+
+    def interaction(self, one: int, other: int, both: float, alone: tuple[float, float]) -> float:
+        """What two groups packed together add to the sum of their costs, nats.
+
+        Args:
+            one: a group.
+            other: another group.
+            both: measured KLD with both of them packed.
+            alone: that with each of them alone.
+        """
+        # The noise is in every measurement, the larger of two in that of both.
+        return both - sum(alone) + min(self._noise[one], self._noise[other])
 
     def change(self, choice: Choice, only: Sequence[int] | None = None) -> Change:
         """Modules to what they are packed to; of some groups only, if given."""

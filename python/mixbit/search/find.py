@@ -291,7 +291,7 @@ class _Hunt:
             only: score.mean(self.bench.counts) for only, score in zip(sets, scores, strict=True)
         }
         for g, h in combinations(most, 2):
-            extra = mean[g, h] - mean[g,] - mean[h,]
+            extra = self._choices.interaction(g, h, mean[g, h], (mean[g,], mean[h,]))
             if np.isfinite(extra):
                 self._pairs[g, choice[g], h, choice[h]] = extra
 

@@ -89,17 +89,19 @@ class Sensitivity:
         """The groups, in the model's order."""
         return list(dict.fromkeys(cell.group for cell in self.cells))
 
-    def costs(self) -> dict[tuple[Group, QuantSpec], float]:
-        """Mean KLD of each cell less what any change at all costs there, which a plan pays once.
+    def noise(self) -> dict[Group, float]:
+        """What any change at all of each group costs, nats.
 
         Whatever changes, 16-bit activations round differently from there on. Beyond that the KLD of
         a width falls fourfold with each bit, so of two high widths ``b < c`` of a group, with means
-        ``K_b`` and ``K_c``, the constant part is ``(r K_c - K_b) / (r - 1)``, ``r = 4^(c - b)``.
-        Groups without two widths of 5 bits or more have their means unchanged.
+        ``K_b`` and ``K_c``, the constant part is ``(r K_c - K_b) / (r - 1)``, ``r = 4^(c - b)``. 0
+        for groups without two widths of 5 bits or more.
         """
-        noise = {
-            group: _noise([c for c in self.cells if c.group == group]) for group in self.groups
-        }
+        return {group: _noise([c for c in self.cells if c.group == group]) for group in self.groups}
+
+    def costs(self) -> dict[tuple[Group, QuantSpec], float]:
+        """Mean KLD of each cell less the noise of its group, which a plan pays once."""
+        noise = self.noise()
         return {
             (cell.group, cell.spec): max(cell.mean - noise[cell.group], 0.0) for cell in self.cells
         }
