@@ -20,7 +20,7 @@ from mixbit.kld import stream as stream_module
 from mixbit.plan import Plan, QuantSpec
 from mixbit.search import SearchResult, Sensitivity, search
 from mixbit.search.choices import ROUTER_FLOOR, Choices
-from search_models import documents, save_small, sweep
+from search_models import LENGTHS, documents, save_small, sweep
 
 INPUTS = ("uniform-3", "unsloth-2026-03@3")
 TESTS = Path(__file__).parent
@@ -51,6 +51,11 @@ def find(model: Path, table: Sensitivity | Path, out: Path, **options: Any) -> S
     )  # fmt: skip
 
 
+def windows(length: int) -> list[int]:
+    """Tokens of each window of a document of the tests."""
+    return [min(32, length - at) for at in range(0, length, 32)]
+
+
 def measured(model: Path, plan: Plan | str | Path, out: Path) -> float:
     """What a checkpoint of the plan measures."""
     mixbit.quantize(model, out, plan=plan)
@@ -75,10 +80,16 @@ def test_plans_keep_their_budgets_and_are_never_worse_than_what_was_given(
         )
 
 
-def test_smaller_plans_are_smaller_and_measure_no_higher(result: SearchResult) -> None:
+def test_smaller_plans_are_smaller_and_surely_measure_no_higher(result: SearchResult) -> None:
+    counts = np.array([sum((w - w // 2 - 1) for w in windows(n)) for n in LENGTHS])
     for given, smaller in zip(result.inputs, result.smaller, strict=True):
         assert smaller.nbytes <= given.nbytes
-        assert smaller.mean <= given.mean
+        apart = (given.score.documents - smaller.score.documents)[counts > 0]
+        mean = apart.sum() / counts.sum()
+        spread = np.square(apart - counts[counts > 0] * mean).sum()
+        documents = len(apart)
+        error = np.sqrt(documents / (documents - 1) * spread) / counts.sum()
+        assert mean >= error * (1 - 1e-9)
     assert any(s.nbytes < g.nbytes for g, s in zip(result.inputs, result.smaller, strict=True))
 
 

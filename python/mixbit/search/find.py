@@ -60,8 +60,8 @@ def search(
     the sum; the best ``candidates`` of that are measured as whole plans, and the best measured one
     is what is found. Plans given to compare with, and the largest ``uniform-N`` that keeps the
     budget, take part: if one of them measures lower than everything else, it is what is found. For
-    each plan given, besides, the smallest plan that measures no higher is looked for. Their sizes
-    are the budgets if none is given.
+    each plan given, besides, the smallest plan is looked for that measures lower by at least the
+    standard error of the difference. Their sizes are the budgets if none is given.
 
     If the run ends early, the same call goes on from the measurements that were finished.
 
@@ -231,7 +231,7 @@ class _Hunt:
         return Found(limit, min(rivals, key=lambda one: one.mean))
 
     def smaller_than(self, given: Tried) -> Tried:
-        """The smallest plan found that measures no higher than a given one."""
+        """The smallest plan found that measures lower than a given one by more than chance."""
         # What the sum says of a plan of that KLD, by what it said of those tried of about that.
         near = min(
             (one for one in self.tried.values() if one.predicted and one.mean > 0),
@@ -247,9 +247,13 @@ class _Hunt:
             one = self._try(choice, knapsack.value(choice))
             if one.mean <= 0 or not np.isfinite(one.mean):
                 break
-            aim = knapsack.value(choice) * given.mean / one.mean
-        fitting = [one for one in [*self.tried.values(), given] if one.mean <= given.mean]
-        return min(fitting, key=lambda one: (one.nbytes, one.mean))
+            aim = knapsack.value(choice) * self._surely(one, given) / one.mean
+        fitting = [one for one in self.tried.values() if one.mean <= self._surely(one, given)]
+        return min([*fitting, given], key=lambda one: (one.nbytes, one.mean))
+
+    def _surely(self, one: Tried, given: Tried) -> float:
+        """What ``one`` may measure to lie below a given plan by the error of their difference."""
+        return given.mean - one.score.difference_error(given.score, self.bench.counts)
 
     def front(self, count: int) -> list[Point]:
         """The least predicted KLD at sizes from the smallest to the largest packed ones."""
@@ -276,7 +280,7 @@ class _Hunt:
         counts = self.bench.counts
         return Tried(
             plan, predicted, score.mean(counts), score.error(counts),
-            score.top1 / int(counts.documents.sum()),
+            score.top1 / int(counts.documents.sum()), score,
         )  # fmt: skip
 
     def _measure_pairs(self, choice: Choice) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from mixbit.checkpoint import write_json
 from mixbit.plan import Plan
+from mixbit.search.score import Score
 from mixbit.search.table import Sensitivity
 
 SCHEMA = "mixbit.search/1"
@@ -30,6 +31,8 @@ class Tried:
     """Its standard error."""
     top1: float
     """Share of tokens whose most likely token stays."""
+    score: Score = field(compare=False, repr=False)
+    """What was measured, document by document."""
 
     @cached_property
     def nbytes(self) -> int:
@@ -84,7 +87,7 @@ class SearchResult:
     found: tuple[Found, ...]
     """The best plan of each budget, the smallest budget first."""
     smaller: tuple[Tried, ...]
-    """For each input the smallest plan that measures no higher, itself if there is none."""
+    """For each input the smallest plan that surely measures no higher, itself if there is none."""
     front: tuple[Point, ...]
     tried: tuple[Tried, ...]
     """Every plan that the search measured."""

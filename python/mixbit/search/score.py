@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,10 @@ class Score:
         total = counts.documents.sum()
         apart = self.documents[scored] - counts.documents[scored] * self.documents.sum() / total
         return float(np.sqrt(documents / (documents - 1) * np.square(apart).sum()) / total)
+
+    def difference_error(self, other: Score, counts: Counts) -> float:
+        """Standard error of the difference of two means over the same documents."""
+        return replace(self, documents=self.documents - other.documents).error(counts)
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, from which :meth:`from_json` gives the same bits again."""
