@@ -108,6 +108,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--calibrate", type=Path, default=tiny_data("calibration"))
     parser.add_argument("--judge", type=Path, default=tiny_data("kld_eval"))
+    parser.add_argument("--num-samples", type=int, help="documents to measure whole plans over")
     args = parser.parse_args()
     mx.set_default_device(mx.cpu)
     work: Path = args.work
@@ -122,14 +123,16 @@ def main() -> None:
     for shape in structure.modules:
         own = np.array(modules[shape.path].weight.astype(mx.float32))
         assert np.array_equal(decoded[shape.path], own), shape.path
-    make_imatrix(args, tokenizer)
+    if not (work / "imatrix.gguf").exists():
+        make_imatrix(args, tokenizer)
     theirs = {}
     for type_name, *options in TYPES:
         made = work / f"{type_name}{''.join(options)}.gguf"
-        llama(
-            args.llama / "llama-quantize", "--imatrix", work / "imatrix.gguf", *options,
-            args.gguf, made, type_name,
-        )  # fmt: skip
+        if not made.exists():
+            llama(
+                args.llama / "llama-quantize", "--imatrix", work / "imatrix.gguf", *options,
+                args.gguf, made, type_name,
+            )  # fmt: skip
         values, nbytes = read_gguf(made, structure, config)
         model.update(
             tree_unflatten(
@@ -149,7 +152,10 @@ def main() -> None:
     )
     rest = Choices(table, "tensor", {}).fixed
     budgets = [rest + nbytes for nbytes, _ in theirs.values()]
-    found = search(args.model, table, args.calibrate, work / "search", nbytes=budgets, **over)
+    found = search(
+        args.model, table, args.calibrate, work / "search", nbytes=budgets,
+        num_samples=args.num_samples, **over,
+    )  # fmt: skip
     plans = {one.limit: found.file_of(one.limit) for one in found.found}
     weights = sum(shape.params for shape in structure.modules)
     print("| matrices | bytes | bits per weight | mean KLD | ratio |")

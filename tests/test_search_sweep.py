@@ -24,7 +24,7 @@ from mixbit.search import Sensitivity, score, sensitivity
 from mixbit.search.groups import groups_of
 from mixbit.search.proxies import stage_errors
 from mixbit.search.stages import Stages
-from mixbit.search.swap import Packing, swapped
+from mixbit.search.swap import KeptPacking, Packing, swapped
 from mixbit.search.trials import Trials
 from models import MODEL_TYPES
 from search_models import documents, save_small, sweep
@@ -115,6 +115,18 @@ def test_a_trial_leaves_the_model_as_it_was(small: Path) -> None:
         raise ZeroDivisionError
     assert dict(model.named_modules()) == modules
     assert mx.array_equal(*stages.run((tokens,), 0, stages.head + 1), before).item()
+
+
+def test_packings_are_kept_and_the_same(small: Path) -> None:
+    model, _, _ = place(small)
+    path = "language_model.model.layers.0.mlp.up_proj"
+    weight = dict(model.named_modules())[path].weight
+    own, kept = Packing(Choice.of("search")), KeptPacking(Choice.of("search"))
+    for spec in (SPEC, SPEC, QuantSpec(4, 64), SPEC):
+        first = kept.pack(path, weight, spec)
+        assert all(map(mx.array_equal, first, own.pack(path, weight, spec)))
+        assert kept.pack(path, weight, spec) is first
+    assert list(kept.kept) == [path]
 
 
 def modules_of(folder: Path) -> list[str]:

@@ -21,7 +21,7 @@ from mixbit.search.journal import Journal
 from mixbit.search.knapsack import Choice
 from mixbit.search.result import Found, Point, SearchResult, Tried
 from mixbit.search.score import Counts, Score
-from mixbit.search.swap import Change, Packing
+from mixbit.search.swap import Change, KeptPacking, Packing
 from mixbit.search.sweep import Workplace
 from mixbit.search.table import Sensitivity
 from mixbit.search.trials import Trials
@@ -91,9 +91,10 @@ def search(
         table = Sensitivity.load(table)
     if candidates < 1 or pairs < 0:
         raise MixbitError("candidates must be at least 1, and pairs at least 0.")
-    place = Workplace.open(
-        model, data, num_samples, Protocol(window, score), packing or Packing(), batch_size
-    )
+    packing = packing or Packing()
+    if packing.method.name != "rtn":  # which costs no time
+        packing = KeptPacking(packing.method, packing.calibration)
+    place = Workplace.open(model, data, num_samples, Protocol(window, score), packing, batch_size)
     if place.identity()["model"] != dict(table.identity["model"]):
         raise MixbitError(
             f"The sensitivities are those of another model ({table.identity['model']['name']}); "

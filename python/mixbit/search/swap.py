@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mlx.core as mx
@@ -67,6 +67,26 @@ class Packing:
             "name": self.method.name,
             "calibration": None if self.calibration is None else self.calibration.provenance,
         }
+
+
+@dataclass(frozen=True)
+class KeptPacking(Packing):
+    """Packing that keeps what it last made of each module, for plans that differ in few of them.
+
+    Takes the memory of one packed model.
+    """
+
+    kept: dict[str, tuple[QuantSpec, Sequence[mx.array]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """By path: how it was packed, and what came out."""
+
+    def pack(self, path: str, weight: mx.array, spec: QuantSpec) -> Sequence[mx.array]:
+        """As :meth:`Packing.pack`."""
+        known = self.kept.get(path)
+        if known is None or known[0] != spec:
+            known = self.kept[path] = spec, super().pack(path, weight, spec)
+        return known[1]
 
 
 @contextmanager
