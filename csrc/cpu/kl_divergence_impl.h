@@ -69,23 +69,66 @@ static inline Doubles exp(Doubles x) {
   return {__builtin_bit_cast(Doubles::Lanes, __builtin_bit_cast(Doubles::Masks, value.v) & ~below)};
 }
 
-// The kTop largest of `count` values, the earlier one first where two are equal.
-static void top_values(const double* x, int count, int first, double* values, double* tokens) {
+// Values whose maximum is found together.
+constexpr int kGroup = 16;
+constexpr int kGroups = kVocabularyTile / kGroup;
+static_assert(kVocabularyTile % kGroup == 0);
+
+// Maximum of each group of `count` values and of all, at least `least`; NaN counts for nothing.
+static double group_maxima(const double* x, int count, double least, double* maxima) {
+  Doubles all = Doubles::broadcast(least);
+  for (int c = 0; c < count; c += kGroup) {
+    Doubles group = Doubles::broadcast(least);
+    for (int i = 0; i < kGroup; i += 4) {
+      group = Doubles::greater(Doubles::load(x + c + i), group);
+    }
+    maxima[c / kGroup] = group.max();
+    all = Doubles::greater(group, all);
+  }
+  return all.max();
+}
+
+// Puts a value among the kTop largest, behind those that equal it.
+static inline void insert(double value, double token, double* values, double* tokens) {
+  if (!(value > values[kTop - 1])) {
+    return;
+  }
+  int place = kTop - 1;
+  for (; place > 0 && value > values[place - 1]; --place) {
+    values[place] = values[place - 1];
+    tokens[place] = tokens[place - 1];
+  }
+  values[place] = value;
+  tokens[place] = token;
+}
+
+static void clear(double* values, double* tokens) {
   for (int i = 0; i < kTop; ++i) {
     values[i] = -__builtin_inf();
     tokens[i] = -1;
   }
-  for (int c = 0; c < count; ++c) {
-    if (!(x[c] > values[kTop - 1])) {
+}
+
+// The kTop largest of `count` values, the earlier one first where two are equal. None of them is
+// below the kTop-th largest maximum of a group, which few other values reach.
+static void top_values(const double* x, const double* maxima, int count, int first, double* values,
+                       double* tokens) {
+  double largest[kTop], groups[kTop];
+  clear(largest, groups);
+  for (int g = 0; g * kGroup < count; ++g) {
+    insert(maxima[g], g, largest, groups);
+  }
+  clear(values, tokens);
+  for (int g = 0; g * kGroup < count; ++g) {
+    if (!(maxima[g] >= largest[kTop - 1])) {
       continue;
     }
-    int place = kTop - 1;
-    for (; place > 0 && x[c] > values[place - 1]; --place) {
-      values[place] = values[place - 1];
-      tokens[place] = tokens[place - 1];
+    const int end = (g + 1) * kGroup < count ? (g + 1) * kGroup : count;
+    for (int c = g * kGroup; c < end; ++c) {
+      if (x[c] >= largest[kTop - 1]) {
+        insert(x[c], first + c, values, tokens);
+      }
     }
-    values[place] = x[c];
-    tokens[place] = first + c;
   }
 }
 
@@ -121,11 +164,10 @@ static void odd_sums(const double* p, const double* q, int count, LogitTile& out
 
 static void logit_tile(const float* p, const float* second, bool is_difference, int count,
                        int first, int target, LogitTile& out) {
-  // Padded to whole vectors with logits that weigh nothing and differ by nothing.
-  constexpr double nothing = -3e38;
-  double x[kVocabularyTile], y[kVocabularyTile];
-  const int padded = round_up(count, 4);
-  Doubles max_p = Doubles::broadcast(nothing), max_q = max_p;
+  // Padded to whole groups with logits that weigh nothing and differ by nothing.
+  constexpr double nothing = -1e39;
+  double x[kVocabularyTile], y[kVocabularyTile], max_x[kGroups], max_y[kGroups];
+  const int padded = round_up(count, kGroup);
   for (int c = 0; c < count; ++c) {
     x[c] = p[c];
     y[c] = is_difference ? x[c] - second[c] : second[c];
@@ -133,12 +175,8 @@ static void logit_tile(const float* p, const float* second, bool is_difference, 
   for (int c = count; c < padded; ++c) {
     x[c] = y[c] = nothing;
   }
-  for (int c = 0; c < padded; c += 4) {
-    max_p = Doubles::greater(Doubles::load(x + c), max_p);
-    max_q = Doubles::greater(Doubles::load(y + c), max_q);
-  }
-  out.max_p = max_p.max();
-  out.max_q = max_q.max();
+  out.max_p = group_maxima(x, padded, nothing, max_x);
+  out.max_q = group_maxima(y, padded, nothing, max_y);
   const Doubles top_p = Doubles::broadcast(out.max_p), top_q = Doubles::broadcast(out.max_q);
   Doubles sum_p = Doubles::broadcast(0), sum_q = sum_p, forward = sum_p, reverse = sum_p;
   for (int c = 0; c < padded; c += 4) {
@@ -161,8 +199,8 @@ static void logit_tile(const float* p, const float* second, bool is_difference, 
   const int at = target - first;
   out.target_p = 0 <= at && at < count ? x[at] : 0;
   out.target_q = 0 <= at && at < count ? y[at] : 0;
-  top_values(x, count, first, out.top_p, out.top_p_tokens);
-  top_values(y, count, first, out.top_q, out.top_q_tokens);
+  top_values(x, max_x, count, first, out.top_p, out.top_p_tokens);
+  top_values(y, max_y, count, first, out.top_q, out.top_q_tokens);
 }
 
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

@@ -198,10 +198,11 @@ static void direct_rows(const Matmul& p, int m, int n0, int n1) {
   }
 }
 
-// R rows x C columns of a decoded panel over `depth` values of k, continuing the sums in `acc`.
+// R rows x C columns of a decoded panel over `depth` values of k, continuing the sums in `acc`. Not
+// inlined, as the constants of the decoding around it would take registers from the weights.
 template <int R, int C>
-static inline void panel_tile(const float* x, size_t x_stride, const float* panel, int depth,
-                              float* acc) {
+__attribute__((noinline)) static void panel_tile(const float* x, size_t x_stride,
+                                                 const float* panel, int depth, float* acc) {
   Vec sums[R][C];
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) {
