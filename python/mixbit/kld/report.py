@@ -184,13 +184,20 @@ def _plots(
 
 def _tables(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {"title": f"{title} of {row['name']}", "key": key, "rows": list(map(_group, row[name]))}
+        {"title": f"{title} of {row['name']}", "key": key, "rows": list(map(_group, groups))}
         for row in rows
-        for title, key, name in (
-            ("Kinds of data", "kind", "by_kind"),
-            ("Context", "tokens of context", "by_context"),
+        for title, key, groups in (
+            ("Kinds of data", "kind", row["by_kind"]),
+            ("Context", "tokens of context", row["by_context"]),
+            ("Worst documents", "document", _worst_documents(row["by_document"])),
         )
     ]
+
+
+def _worst_documents(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The ``WORST`` ones by mean KLD; ``report.json`` has all."""
+    known = [group for group in groups if group["mean"] is not None]
+    return sorted(known, key=lambda group: -group["mean"])[:WORST]
 
 
 def _group(row: dict[str, Any]) -> tuple[str, ...]:
