@@ -94,8 +94,22 @@ def main() -> None:
         weights[name] = random_weight(name, value.shape)
         mx.eval(weights[name])
     mx.save_safetensors(str(args.folder / "model.safetensors"), weights, {"format": "mlx"})
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
         shutil.copyfile(tiny_model() / name, args.folder / name)
+    tokenizer = json.dumps(whole_tokenizer(config["text_config"]["vocab_size"]))
+    (args.folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+
+
+def whole_tokenizer(size: int) -> dict[str, Any]:
+    """The tiny model's tokenizer, filled up to ``size`` tokens by ones that no text has.
+
+    A divergence is measured over the tokens that the tokenizer knows.
+    """
+    tokenizer: dict[str, Any] = json.loads((tiny_model() / "tokenizer.json").read_text("utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    taken = {*vocabulary.values(), *(token["id"] for token in tokenizer["added_tokens"])}
+    vocabulary.update({f"<filler {index}>": index for index in range(size) if index not in taken})
+    return tokenizer
 
 
 if __name__ == "__main__":
