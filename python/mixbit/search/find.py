@@ -107,7 +107,7 @@ def search(
     hunt = _Hunt(choices, _Bench(place, place.stream, journal, progress), candidates, pairs)
     for limit in limits:
         hunt.refuse_too_small(limit)
-    tried = [hunt.try_input(plan) for plan in inputs]
+    tried = hunt.try_inputs(inputs)
     result = SearchResult(
         identity=place.identity(),
         table=table,
@@ -205,30 +205,34 @@ class _Hunt:
                 f"met; the lowest widths take {least:,} ({8 * least / params:.3f})."
             )
 
-    def try_input(self, plan: Plan) -> Tried:
-        """Measure a plan that was given."""
-        (score,) = self.bench.measure([dict(plan.modules)], plan.name)
-        return self._tried(plan, self._choices.predicted(plan), score)
+    def try_inputs(self, plans: Sequence[Plan]) -> list[Tried]:
+        """Measure plans that were given."""
+        scores = self.bench.measure([dict(plan.modules) for plan in plans], "what was given")
+        return [
+            self._tried(plan, self._choices.predicted(plan), score)
+            for plan, score in zip(plans, scores, strict=True)
+        ]
 
     def under(self, limit: int, inputs: Sequence[Tried]) -> Found:
         """The best measured plan of at most ``limit`` bytes."""
         room = limit - self._choices.fixed
-        first = self._choices.knapsack({}).best(room)
+        knapsack = self._choices.knapsack({})
+        first = knapsack.best(room)
         assert first is not None
-        self._try(first)
+        self._try({first: knapsack.value(first)})
         self._measure_pairs(first)
         knapsack = self._choices.knapsack(self._pairs)
-        seen: list[Choice] = []
-        while len(seen) < self._candidates:
-            choice = knapsack.best(room, but=seen)
+        best: dict[Choice, float] = {}
+        while len(best) < self._candidates:
+            choice = knapsack.best(room, but=list(best))
             if choice is None:
                 break
-            self._try(choice, knapsack.value(choice))
-            seen.append(choice)
+            best[choice] = knapsack.value(choice)
+        self._try(best)
         rivals = [one for one in [*self.tried.values(), *inputs] if one.nbytes <= limit]
         uniform = self._choices.uniform(limit)
         if uniform is not None:
-            rivals.append(self.try_input(uniform))
+            rivals += self.try_inputs([uniform])
         return Found(limit, min(rivals, key=lambda one: one.mean))
 
     def smaller_than(self, given: Tried) -> Tried:
@@ -245,10 +249,11 @@ class _Hunt:
             choice = knapsack.smallest(aim) if aim > 0 else None
             if choice is None:
                 break
-            one = self._try(choice, knapsack.value(choice))
+            value = knapsack.value(choice)
+            (one,) = self._try({choice: value})
             if one.mean <= 0 or not np.isfinite(one.mean):
                 break
-            aim = knapsack.value(choice) * self._surely(one, given) / one.mean
+            aim = value * self._surely(one, given) / one.mean
         fitting = [one for one in self.tried.values() if one.mean <= self._surely(one, given)]
         return min([*fitting, given], key=lambda one: (one.nbytes, one.mean))
 
@@ -269,13 +274,14 @@ class _Hunt:
                 points.append(Point(nbytes, knapsack.value(choice)))
         return points
 
-    def _try(self, choice: Choice, predicted: float | None = None) -> Tried:
-        if choice not in self.tried:
-            value = self._choices.knapsack({}).value(choice) if predicted is None else predicted
+    def _try(self, predicted: Mapping[Choice, float]) -> list[Tried]:
+        """Measure choices, whose values say what is predicted of them."""
+        new = [choice for choice in predicted if choice not in self.tried]
+        scores = self.bench.measure([self._choices.change(choice) for choice in new], "whole plans")
+        for choice, score in zip(new, scores, strict=True):
             plan = self._choices.plan(choice, "search", {"search": "mixbit"})
-            (score,) = self.bench.measure([self._choices.change(choice)], "a plan")
-            self.tried[choice] = self._tried(plan, value, score)
-        return self.tried[choice]
+            self.tried[choice] = self._tried(plan, predicted[choice], score)
+        return [self.tried[choice] for choice in predicted]
 
     def _tried(self, plan: Plan, predicted: float | None, score: Score) -> Tried:
         counts = self.bench.counts
