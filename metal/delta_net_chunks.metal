@@ -7,9 +7,9 @@
 // With S the state before a chunk, γ(i, j) the product of the decays of steps j + 1 … i, γ_i that
 // from the chunk's start, and rows k_i, q_i, v_i (Yang, Kautz, Hatamizadeh 2024, section 3.3):
 //
-//   A_ij = β_i γ(i, j) k_i·k_j for j < i,     T = (I + A)⁻¹ diag(β),     P_ij = γ(i, j) q_i·k_j for
-//   j <= i U = T (V − diag(γ_i) K Sᵀ),    O = diag(γ_i) Q Sᵀ + P U,    S ← γ_16 S + Uᵀ diag(γ(16,
-//   i)) K
+//   A_ij = β_i γ(i, j) k_i·k_j for j < i,    T = (I + A)⁻¹ diag(β),
+//   P_ij = γ(i, j) q_i·k_j for j <= i,       U = T (V − diag(γ_i) K Sᵀ),
+//   O = diag(γ_i) Q Sᵀ + P U,                S ← γ_16 S + Uᵀ diag(γ(16, i)) K
 //
 // Decays are exponentials of sums of the very steps' logs, which are <= 0. Differences of sums from
 // the chunk's start would lose what follows a strong decay. I + A is inverted by 8 x 8 blocks: the
@@ -111,7 +111,7 @@ struct ChunkRows {
   METAL_FUNC simdgroup_float8x8 block(short i, short b, MatrixPlace at) const {
     const short t = 8 * i + at.row;
     const device float* p = rows + t * stride + 8 * b + at.column;
-    return t < count ? fragment(p[0], p[1]) : fragment(0.0f, 0.0f);
+    return fragment(t < count ? p[0] : 0.0f, t < count ? p[1] : 0.0f);
   }
   METAL_FUNC simdgroup_float8x8 transposed(short i, short b, MatrixPlace at) const {
     const short t = 8 * i + at.column;
@@ -270,9 +270,10 @@ template <typename T, typename W, short taps, short key_blocks, short value_bloc
 
   simdgroup_float8x8 S[key_blocks];
   const size_t own = (head * Dv + 8 * simdgroup + at.column) * Dk + at.row;
+  const bool resumed = params.present & kRecurrentState;
   UNROLL for (short b = 0; b < key_blocks; ++b) {
     const device float* p = state + own + 8 * b;
-    S[b] = params.present & kRecurrentState ? fragment(p[0], p[Dk]) : fragment(0.0f, 0.0f);
+    S[b] = fragment(resumed ? p[0] : 0.0f, resumed ? p[Dk] : 0.0f);
   }
   for (uint chunk = 0; chunk < chunks; ++chunk) {
     const uint t0 = chunk * kChunk;

@@ -5,8 +5,8 @@
 // Eights<F> has
 //   from(m, row, K)            the matrix without its first rows
 //   Raw                        eight values as stored, with their scale
-//   load<whole>(m, row, K, k)  reads values k … k + 7 of a row; k < K. `whole`: K is a multiple of
-//   8 decode(raw, values)
+//   load<whole>(m, row, K, k)  reads values k … k + 7 of a row; k < K. `whole`: 8 divides K
+//   decode(raw, values)        makes floats of them
 #pragma once
 
 #include <metal_stdlib>
@@ -106,8 +106,8 @@ struct FloatEights {
 
   static METAL_FUNC void decode(Raw raw, thread float* values) {
     UNROLL for (short i = 0; i < 8; ++i) {
-      const float digit = bits == 4 ? 0x1p14f * e2m1_digit(raw.codes.x, i)
-                                    : 0x1p8f * e4m3_digit(i < 4 ? raw.codes.x : raw.codes.y, i % 4);
+      const float digit = bits == 4 ? 16384.0f * e2m1_digit(raw.codes.x, i)
+                                    : 256.0f * e4m3_digit(i < 4 ? raw.codes.x : raw.codes.y, i % 4);
       values[i] = digit * raw.scale;
     }
   }

@@ -22,16 +22,14 @@ template <typename T, short per_lane>
   const uint experts = params.experts;
   float v[per_lane];
   float top = -INFINITY;
-#pragma clang loop unroll(full)
-  for (short i = 0; i < per_lane; ++i) {
+  UNROLL for (short i = 0; i < per_lane; ++i) {
     const uint e = lane + 32 * i;
     v[i] = e < experts ? to_float(logits[size_t(token) * experts + e]) : -INFINITY;
     top = max(top, v[i]);
   }
   top = simd_max(top);
   float sum = 0.0f;
-#pragma clang loop unroll(full)
-  for (short i = 0; i < per_lane; ++i) {
+  UNROLL for (short i = 0; i < per_lane; ++i) {
     sum += exp(v[i] - top);
   }
   sum = simd_sum(sum);
@@ -43,8 +41,7 @@ template <typename T, short per_lane>
   for (uint s = 0; s < params.slots; ++s) {
     float best = -INFINITY;
     uint at = kNobody;
-#pragma clang loop unroll(full)
-    for (short i = 0; i < per_lane; ++i) {
+    UNROLL for (short i = 0; i < per_lane; ++i) {
       const uint e = lane + 32 * i;
       const bool open = (taken >> i & 1) == 0 && e < experts && !isnan(v[i]);
       if (open && (v[i] > best || at == kNobody)) {
@@ -104,7 +101,7 @@ METAL_FUNC uint exclusive_sum(uint v, threadgroup uint* sums, ushort simdgroup, 
   const uint first_tile = exclusive_sum(my_tiles, sums, simdgroup, lane);
   for (uint i = 0; i < my_tiles; ++i) {
     const uint done = i * kTileRows;
-    tiles[first_tile + i] = {t, first + done, min(mine - done, uint(kTileRows))};
+    tiles[first_tile + i] = RowTile{t, first + done, min(mine - done, uint(kTileRows))};
   }
   if (t == 1023) {
     *num_tiles = first_tile + my_tiles;

@@ -55,7 +55,7 @@ METAL_FUNC uint source_row(constant GatherParams& params, uint row) {
 }
 
 template <typename T, bool ragged, typename F>
-[[kernel]] void gather_matvec(
+[[kernel, max_total_threads_per_threadgroup(32 * kMatvecGroups)]] void gather_matvec(
     constant GatherParams& params [[buffer(0)]], const device T* x [[buffer(1)]],
     const device uint* indices [[buffer(2)]], const device uchar* w [[buffer(4)]],
     const device uchar* scales [[buffer(5)]], const device uchar* biases [[buffer(6)]],
@@ -76,7 +76,7 @@ template <typename T, bool ragged, typename F>
 }
 
 template <typename T, bool ragged, typename Gate, typename Up = Gate>
-[[kernel]] void gather_matvec_swiglu(
+[[kernel, max_total_threads_per_threadgroup(32 * kMatvecGroups)]] void gather_matvec_swiglu(
     constant GatherParams& params [[buffer(0)]], const device T* x [[buffer(1)]],
     const device uint* indices [[buffer(2)]], const device uchar* gate [[buffer(4)]],
     const device uchar* gate_scales [[buffer(5)]], const device uchar* gate_biases [[buffer(6)]],
@@ -101,7 +101,7 @@ template <typename T, bool ragged, typename Gate, typename Up = Gate>
 }
 
 template <typename T, bool ragged, typename F>
-[[kernel]] void gather_matvec_mix(
+[[kernel, max_total_threads_per_threadgroup(32 * kMatvecGroups)]] void gather_matvec_mix(
     constant GatherParams& params [[buffer(0)]], const device T* x [[buffer(1)]],
     const device uint* indices [[buffer(2)]], const device float* scores [[buffer(3)]],
     const device uchar* w [[buffer(4)]], const device uchar* scales [[buffer(5)]],

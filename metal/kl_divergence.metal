@@ -13,8 +13,8 @@
 #include "params.h"
 
 constant constexpr short kSlice = kTileColumns / 4;
-constant constexpr short kSliceStride =
-    kSlice + 1;  // so that neighbouring rows start in other banks
+// One more, so that neighbouring rows start in other banks.
+constant constexpr short kSliceStride = kSlice + 1;
 
 // p's rows less q's.
 template <typename T, typename U, bool whole>

@@ -16,7 +16,8 @@
 //
 // so that lanes of a row read neighbouring words. A sum over k is: products within the block in
 // order, by FMA; blocks of the lane in order; then the 16 lanes in a butterfly, farthest first.
-// This order is the same for one row of x and for a tile, and so are the bits of the result. A tile
+// This order is the same for one row of x and for a tile, and so are the bits of the result: what
+// may be one operation or two is written as an FMA, lest a compiler choose. A tile
 // has so many sums that the lanes exchange them through threadgroup memory instead of shuffling.
 //
 // A single row of x each lane reads for itself, 32 values at once for four rows of weights. A
@@ -39,26 +40,26 @@ using namespace metal;
 // Sums in threadgroup memory start in different banks.
 constant constexpr short kShareStride = 33;
 
-// Threadgroup memory of a tile.
-struct TileMemory {
+// A tile in threadgroup memory.
+struct StagedTile {
   threadgroup float4* x;       // 16 blocks of each row
   threadgroup float* x_sums;   // of these blocks
   threadgroup float* factors;  // of the norm, for each row
 };
 
 // Adds the lane's shares of F's rows to sums[rows · m + r], of G's to those behind, and leaves the
-// norm's factor of row m in factors[m] of `memory`. Row `own` of x is for the lane's half to stage.
+// norm's factor of row m in factors[m] of `tile`. Row `own` of x is for the lane's half to stage.
 template <short M, short rows, bool ragged, typename T, typename Norm, typename F, typename G>
-METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, short own, TileMemory memory,
+METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, short own, StagedTile tile,
                               thread float* sums) {
   constexpr short others = kMatvecRows - rows;
   // Where both formats agree on the factors of x they are in the staged x, else in the digits.
   constexpr bool agree = others == 0 || is_same<F, G>::value;
   const short column = p.lane % kLanes;
   constexpr short row_size = kBlock / 4 * kLanes;
-  threadgroup float4* in_column = memory.x + column;
+  threadgroup float4* in_column = tile.x + column;
   threadgroup float4* in_own = in_column + own * row_size;
-  threadgroup float* sum_in_column = memory.x_sums + column;
+  threadgroup float* sum_in_column = tile.x_sums + column;
   float squares = 0.0f;
   for (uint step = 0; step < p.steps(); ++step) {
     const uint k = p.first_k(step);
@@ -143,7 +144,7 @@ METAL_FUNC void multiply_tile(thread const Problem<T, Norm, F, G>& p, short own,
   }
   const float factor = norm_factor<Norm>(squares, p.K, p.eps, p.lane);
   if (own < M && column == 0) {
-    memory.factors[own] = factor;
+    tile.factors[own] = factor;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
@@ -165,7 +166,7 @@ struct Task {
   const device uchar* residual;
   uint2 group;
   ushort simdgroup, lane;
-  TileMemory memory;
+  StagedTile tile;
 };
 
 // Where a lane's outputs go.
@@ -184,13 +185,15 @@ METAL_FUNC void store_output(Target to, size_t at, uint n, float factor, float s
                              float other_sum) {
   float y = fma(sum, factor, to.part.bias[n]);
   if (swiglu) {
-    y = silu(y) * fma(other_sum, factor, to.other.bias[n]);
+    y = fma(silu(y), fma(other_sum, factor, to.other.bias[n]), to.residual[at]);
+  } else {
+    y += to.residual[at];
   }
-  store_element(to.part.y, to.shape.y, at, y + to.residual[at]);
+  store_element(to.part.y, to.shape.y, at, y);
 }
 
 template <short rows, bool ragged, bool swiglu, typename T, typename Norm, typename F, typename G>
-METAL_FUNC void make_row(thread const Problem<T, Norm, F, G>& p, Target to) {
+METAL_FUNC void make_row_outputs(thread const Problem<T, Norm, F, G>& p, Target to) {
   using Sums = LaneSums<rows>;
   float sums[kMatvecRows] = {};
   const float factor = multiply_row<rows, ragged>(p, sums);
@@ -220,15 +223,15 @@ METAL_FUNC float sum_of_lanes(const threadgroup float* shares) {
 
 template <short M, short rows, bool ragged, bool swiglu, typename T, typename Norm, typename F,
           typename G>
-METAL_FUNC void make_tile(thread const Problem<T, Norm, F, G>& p, Target to, short half_group,
-                          TileMemory memory) {
+METAL_FUNC void make_tile_outputs(thread const Problem<T, Norm, F, G>& p, Target to,
+                                  short half_group, StagedTile tile) {
   float sums[kMatvecRows * M] = {};
-  multiply_tile<M, rows, ragged>(p, half_group, memory, sums);
+  multiply_tile<M, rows, ragged>(p, half_group, tile, sums);
 
   // The lanes' shares of a sum side by side, where x was. Lane l of a half then has outputs l,
   // l + 16, ...: row l % rows of the weights, rows l / rows, ... of x.
   threadgroup float* shares =
-      (threadgroup float*)memory.x + half_group / 2 * (kMatvecRows * M * kShareStride);
+      (threadgroup float*)tile.x + half_group / 2 * (kMatvecRows * M * kShareStride);
   UNROLL for (short i = 0; i < kMatvecRows * M; ++i) {
     shares[i * kShareStride + p.lane] = sums[i];
   }
@@ -240,9 +243,9 @@ METAL_FUNC void make_tile(thread const Problem<T, Norm, F, G>& p, Target to, sho
   size_t at = to.at + size_t(m) * to.shape.N + r;
   UNROLL for (short i = 0; i < rows * M; i += kLanes) {
     if (m < p.x_rows && r < p.w_rows) {
-      store_output<swiglu>(
-          to, at, to.n + r, is_same<Norm, Absent>::value ? 1.0f : memory.factors[m],
-          sum_of_lanes(share), swiglu ? sum_of_lanes(share + rows * M * kShareStride) : 0.0f);
+      store_output<swiglu>(to, at, to.n + r, is_same<Norm, Absent>::value ? 1.0f : tile.factors[m],
+                           sum_of_lanes(share),
+                           swiglu ? sum_of_lanes(share + rows * M * kShareStride) : 0.0f);
     }
     share += kLanes * kShareStride;
     m += kLanes / rows;
@@ -272,9 +275,9 @@ METAL_FUNC void make_outputs(thread const Task<T, Norm>& t, MatvecPart shape, Pa
   const Target to{
       shape, part, other, {t.residual, t.params.residual}, n0, size_t(m0) * shape.N + n0};
   if (M == 1) {
-    make_row<rows, ragged, swiglu>(p, to);
+    make_row_outputs<rows, ragged, swiglu>(p, to);
   } else {
-    make_tile<M, rows, ragged, swiglu>(p, to, half_group, t.memory);
+    make_tile_outputs<M, rows, ragged, swiglu>(p, to, half_group, t.tile);
   }
 }
 
@@ -301,7 +304,7 @@ METAL_FUNC void make_part(uint format, thread const Task<T, Norm>& t, MatvecPart
   threadgroup float factors[M];
 
 template <typename T, short M, typename Norm, bool ragged, typename... Formats>
-[[kernel]] void matvec(
+[[kernel, max_total_threads_per_threadgroup(32 * kMatvecTileGroups)]] void matvec(
     constant MatvecParams& params [[buffer(0)]], const device T* x [[buffer(1)]],
     const device Norm* norm [[buffer(2)]], const device uchar* residual [[buffer(3)]],
     const device uchar* w0 [[buffer(4)]], const device uchar* scales0 [[buffer(5)]],
@@ -341,7 +344,7 @@ template <typename T, short M, typename Norm, bool ragged, typename... Formats>
 }
 
 template <typename T, short M, typename Norm, bool ragged, typename Gate, typename Up = Gate>
-[[kernel]] void matvec_swiglu(
+[[kernel, max_total_threads_per_threadgroup(32 * kMatvecTileGroups)]] void matvec_swiglu(
     constant MatvecParams& params [[buffer(0)]], const device T* x [[buffer(1)]],
     const device Norm* norm [[buffer(2)]], const device uchar* residual [[buffer(3)]],
     const device uchar* w0 [[buffer(4)]], const device uchar* scales0 [[buffer(5)]],

@@ -43,7 +43,7 @@ METAL_FUNC XBlock read_x(const device T* x, const device Norm* weight, uint left
   UNROLL for (short j = 0; j < kBlock; ++j) {
     squares = fma(values[j], values[j], squares);
     block.v[j] = values[j] * weights[j];
-    block.sum += block.v[j];
+    block.sum = fma(values[j], weights[j], block.sum);
   }
   return block;
 }

@@ -61,9 +61,11 @@ Launch make_launch(const std::string& family, const std::string& base,
     }
     gap = !usable;
   }
-  const std::string type = arguments.empty() ? base : base + "<" + list + ">";
-  launch.instantiation = "template [[host_name(\"" + launch.kernel + "\")]] [[kernel]] decltype(" +
-                         type + ") " + type + ";";
+  if (!arguments.empty()) {
+    const std::string type = base + "<" + list + ">";
+    launch.instantiation = "template [[host_name(\"" + launch.kernel +
+                           "\")]] [[kernel]] decltype(" + type + ") " + type + ";";
+  }
   return launch;
 }
 

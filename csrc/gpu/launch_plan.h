@@ -48,7 +48,7 @@ inline constexpr uint32_t kParamsBuffer = 0;
 struct Launch {
   std::string family;         // file in metal/, without suffix
   std::string kernel;         // its name in the library
-  std::string instantiation;  // MSL line that makes it
+  std::string instantiation;  // MSL line that makes it, empty for a kernel that is no template
   std::array<uint32_t, 3> threadgroups, threads;
   std::vector<Binding> buffers;
   std::vector<uint8_t> params;  // the family's struct of metal/params.h
@@ -152,7 +152,8 @@ uint32_t element_code(const std::optional<cpu::Element>& element);
 // The format as a type of metal/dequantize.h; `element` is a dense weight's, or the affine scales'.
 std::string msl_format(const WeightFormat& format, cpu::Element element);
 
-// A Launch of kernel `base`<arguments...>; the name is `base` and the arguments, joined.
+// A Launch of kernel `base`<arguments...>; the name is `base` and the arguments, joined. Without
+// arguments the kernel is no template.
 Launch make_launch(const std::string& family, const std::string& base,
                    const std::vector<std::string>& arguments);
 

@@ -270,6 +270,9 @@ def test_refusals() -> None:
         )
     with pytest.raises(SourceError, match=r"source\.metal:3: parameter n has neither"):
         Library.from_source(HEAD + "kernel void f(int n) {}").kernel("f")
+    plain = 'kernel void f() {}\ntemplate [[host_name("f")]] [[kernel]] decltype(f) f;'
+    with pytest.raises(SourceError, match=r"source\.metal:4: f is instantiated without arguments"):
+        Library.from_source(HEAD + plain).kernel("f")
     kernel = Library.from_source(GRIDS).kernel("reverse")
     with pytest.raises(TypeError, match="x is float, not float64"):
         kernel.run({"x": np.zeros(3)}, grid=[1], threads=[1])

@@ -137,6 +137,8 @@ def _instantiation(source: Source, first: int, after: int, result: Translation) 
     expression = source.string(name, end if tokens[after].text == "decltype" else arguments)
     if not host_name:
         raise SourceError(f"{source.place(first)}: an instantiation without host_name")
+    if "<" not in expression:
+        raise SourceError(f"{source.place(first)}: {expression} is instantiated without arguments")
     result.instances[host_name] = expression
     source.replace(first, end + 1)
 
