@@ -95,3 +95,10 @@ def test_python_and_json_in_answers_are_well_formed(records: list[dict[str, Any]
             elif language == "json":
                 json.loads(code)
     assert len(languages) > 16 and languages["python"] > 5 and languages["json"] > 2
+
+
+def test_one_thing_is_no_plural(records: list[dict[str, Any]]) -> None:
+    prose = [message["content"] for record in records for message in record["messages"]]
+    assert not [
+        found for text in prose for found in re.findall(r"(?<![\d.,:-] )\b1 [a-z]+s\b", text)
+    ]

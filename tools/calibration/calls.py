@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from texts import Document, Messages
+from texts import Document, Messages, counted
 
 Tool = dict[str, Any]
 
@@ -208,7 +208,8 @@ def _train(rng: random.Random) -> tuple[Messages, tuple[str, ...]]:
         _result(found),
         _says(
             f"The fastest connection that takes bicycles leaves at {best['departure']} and needs "
-            f"{best['minutes'] // 60} h {best['minutes'] % 60} min with {best['changes']} changes."
+            f"{best['minutes'] // 60} h {best['minutes'] % 60} min with "
+            f"{counted(best['changes'], 'change')}."
         ),
         _user("Without changes?"),
         _says("", ("find_connections", arguments | {"max_changes": 0})),

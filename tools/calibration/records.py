@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
-from texts import Document, conversation
+from texts import Document, conversation, counted
 
 Record = dict[str, Any]
 
@@ -171,8 +171,9 @@ def _extract(rng: random.Random) -> Document:
     (person,), (order,) = people(rng, 1), orders(rng, 1)
     mail = (
         f"Hello, this is {person['name']} from {person['town']}. On {order['date']} I ordered "
-        f"{order['quantity']} pieces of the {order['part']} under number {order['order']}, and the "
-        f"invoice says {order['price']:.2f} a piece. Could you confirm the total? My customer "
+        f"{counted(order['quantity'], 'piece')} of the {order['part']} under number "
+        f"{order['order']}, and the invoice says {order['price']:.2f} a piece. "
+        f"Could you confirm the total? My customer "
         f"number is {person['id']}. Best wishes, {person['name'].split()[0]}"
     )
     schema = {

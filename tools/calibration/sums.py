@@ -6,7 +6,7 @@ import random
 from fractions import Fraction
 from math import comb, gcd, isqrt
 
-from texts import Document, conversation
+from texts import Document, conversation, counted
 
 NAMES = ("Amara", "Bojan", "Chloé", "Dilnoza", "Efe", "Fatou", "Goran", "Hana", "Ilse", "Jorge")
 GOODS = (("notebook", "notebooks"), ("lamp", "lamps"), ("basket", "baskets"), ("rope", "ropes"))
@@ -109,8 +109,8 @@ def _journey(rng: random.Random) -> Document:
     hours = Fraction(lead, fast - slow)
     minutes = round(hours * 60)
     return _answered(
-        f"A barge leaves at {slow} km/h. A boat follows {head} hours later at {fast} km/h. When "
-        "and where does it catch up?",
+        f"A barge leaves at {slow} km/h. A boat follows {counted(head, 'hour')} later at {fast} "
+        "km/h. When and where does it catch up?",
         f"Lead: {slow} · {head} = {lead} km. Closing speed: {fast} - {slow} = {fast - slow} km/h. "
         f"Time: {lead}/{fast - slow} h = {minutes} minutes.",
         f"When the boat leaves, the barge is {slow} · {head} = {lead} km ahead. The gap closes at "

@@ -35,6 +35,11 @@ def conversation(kind: str, *messages: tuple[str, str], tools: Any = None) -> Do
     return document if tools is None else document | {"tools": tools}
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 piece``, ``2 pieces``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def talks() -> list[Document]:
     """Conversations as they stand in ``talks.txt``."""
     found = []
