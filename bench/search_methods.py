@@ -19,7 +19,7 @@ from mixbit.quantization.methods import Choice
 from mixbit.search import Sensitivity
 from mixbit.search.choices import ROUTER_FLOOR, Choices
 from mixbit.search.swap import Packing
-from mixbit.search.sweep import Workplace
+from mixbit.search.workplace import Workplace
 
 METHODS = ("rtn", "search", "gptq+search")
 

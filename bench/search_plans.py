@@ -22,7 +22,7 @@ from mixbit.kld.stream import Protocol
 from mixbit.search import SearchResult, search, sensitivity
 from mixbit.search.result import Tried
 from mixbit.search.score import Counts, Score
-from mixbit.search.sweep import Workplace
+from mixbit.search.workplace import Workplace
 
 PROTOCOL = {"window": None, "score": "all"}
 RESAMPLES = 4000

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,10 @@ from mixbit.cli import main
 from mixbit.errors import MixbitError
 from mixbit.kld import stream as stream_module
 from mixbit.plan import Plan, QuantSpec
+from mixbit.quantization.methods import Choice
 from mixbit.search import SearchResult, Sensitivity, search
 from mixbit.search.choices import ROUTER_FLOOR, Choices
+from mixbit.search.swap import Packing
 from search_models import LENGTHS, documents, save_small, sweep
 
 INPUTS = ("uniform-3", "unsloth-2026-03@3")
@@ -252,6 +255,13 @@ def test_two_ranks_find_the_plans_of_one(
     assert content(out) == whole
 
 
+def test_a_model_is_known_by_its_content(small: Path, table: Sensitivity, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(small, moved)
+    found = find(moved, table, tmp_path / "out", bpw=[4.0], candidates=1, pairs=0)
+    assert found.found[0].best.bpw <= 4
+
+
 def test_bad_input_is_told_in_a_sentence(small: Path, table: Sensitivity, tmp_path: Path) -> None:
     for options, sentence in (
         ({}, "A search needs a budget"),
@@ -261,11 +271,20 @@ def test_bad_input_is_told_in_a_sentence(small: Path, table: Sensitivity, tmp_pa
             "measured by layer-class, too coarse to choose by tensor",
         ),
         ({"bpw": [4.0], "floors": {"nowhere": 4}}, "The floor 'nowhere' fits no module"),
+        (
+            {"bpw": [4.0], "floors": {"(": 4}},
+            r"The floor '\(' is no regular expression: missing \)",
+        ),
         ({"bpw": [4.0], "candidates": 0}, "candidates must be at least 1"),
+        (
+            {"bpw": [4.0], "packing": Packing(Choice.of("gptq"))},
+            "Method gptq needs a calibration; make one with mixbit calibrate",
+        ),
         ({"against": ["uniform-9"]}, "Recipe uniform does not exist at 9 bits"),
     ):
         with pytest.raises(MixbitError, match=sentence):
             find(small, table, tmp_path / "out", **options)
+        assert not (tmp_path / "out").exists()
     other = save_small(tmp_path / "other", seed=1)
     with pytest.raises(MixbitError, match="are those of another model"):
         find(other, table, tmp_path / "out", bpw=[4.0])

@@ -104,6 +104,18 @@ def test_a_trial_measures_what_the_checkpoint_of_its_plan_does(
     np.testing.assert_allclose(found.contexts, sums, rtol=1e-12, atol=1e-15)
 
 
+def test_trials_go_back_to_earlier_stages(small: Path) -> None:
+    model, stages, stream = place(small)
+    moving = trials(model, stages, stream)
+    first, *_, last = modules_of(small)
+    for path in (last, first, last):
+        moving.advance(stages.stage_of(path))
+        (one,), (other,) = (
+            t.measure_all([{path: SPEC}]) for t in (moving, trials(model, stages, stream))
+        )
+        assert one.to_json() == other.to_json()
+
+
 def test_a_trial_leaves_the_model_as_it_was(small: Path) -> None:
     model, stages, _ = place(small)
     tokens = mx.array(documents()[:1])

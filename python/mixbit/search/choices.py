@@ -43,6 +43,7 @@ class Choices:
                 f"The sensitivities are measured by {table.by}, too coarse to choose by {tie}; "
                 f"measure them by {tie}, or tie by {table.by}."
             )
+        _refuse_unfit(floors, table)
         self._table = table
         # A measured group lies within one chosen group, where its shares add up to the whole.
         self._cells = table.costs()
@@ -68,7 +69,6 @@ class Choices:
             )
         noise = {path: own for group, own in table.noise().items() for path in group.paths}
         self._noise = [max(noise[path] for path in group.paths) for group in self.groups]
-        _refuse_idle(floors, table)
         self._sizes = [
             [group.nbytes(spec) for spec in specs]
             for group, specs in zip(self.groups, self.specs, strict=True)
@@ -87,6 +87,20 @@ class Choices:
     def knapsack(self, pairs: Pairs) -> Knapsack:
         """The problem, with what pairs of choices add."""
         return Knapsack(self._costs, self._sizes, pairs)
+
+    def refuse_too_small(self, limit: int) -> None:
+        """Refuse a budget in bytes that nothing fits.
+
+        Raises:
+            MixbitError: it is one.
+        """
+        least = self.fixed + sum(map(min, self._sizes))
+        if limit < least:
+            raise MixbitError(
+                f"A budget of {limit:,} bytes ({8 * limit / self.params:.3f} bits per weight) "
+                f"cannot be met; the lowest widths take {least:,} "
+                f"({8 * least / self.params:.3f})."
+            )
 
     def cost(self, group: int, at: int) -> float:
         """Measured KLD of one group packed by one of its choices."""
@@ -148,8 +162,12 @@ def _floor(group: Group, floors: Mapping[str, int]) -> int:
     return max(fitting, default=0)
 
 
-def _refuse_idle(floors: Mapping[str, int], table: Sensitivity) -> None:
+def _refuse_unfit(floors: Mapping[str, int], table: Sensitivity) -> None:
     for pattern in floors:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise MixbitError(f"The floor {pattern!r} is no regular expression: {error}.") from None
         if pattern in ROUTER_FLOOR:  # models without experts have none
             continue
         if not any(re.search(pattern, shape.path) for shape in table.structure.modules):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -14,23 +12,21 @@ import numpy as np
 from mixbit.errors import MixbitError
 from mixbit.kld.ranks import ranks
 from mixbit.kld.reference import Data
-from mixbit.kld.stream import Protocol, Stream
+from mixbit.kld.stream import Protocol
 from mixbit.plan import Plan, check
 from mixbit.search.choices import ROUTER_FLOOR, Choices
 from mixbit.search.journal import Journal
 from mixbit.search.knapsack import Choice
+from mixbit.search.measurements import Measurements, Progress
 from mixbit.search.result import Found, Point, SearchResult, Tried
-from mixbit.search.score import Counts, Score
-from mixbit.search.swap import Change, KeptPacking, Packing
-from mixbit.search.sweep import Workplace
+from mixbit.search.score import Score
+from mixbit.search.swap import KeptPacking, Packing
 from mixbit.search.table import Sensitivity
-from mixbit.search.trials import Trials
+from mixbit.search.workplace import Workplace
 
 JOB_SCHEMA = "mixbit.search-job/1"
 _FRONT = 24
 """Points of the predicted front."""
-
-Progress = Callable[[int, str], None]
 
 
 def search(
@@ -95,7 +91,7 @@ def search(
     if packing.method.name != "rtn":  # which costs no time
         packing = KeptPacking(packing.method, packing.calibration)
     place = Workplace.open(model, data, num_samples, Protocol(window, score), packing, batch_size)
-    if place.identity()["model"] != dict(table.identity["model"]):
+    if place.identity()["model"]["sha256"] != table.identity["model"]["sha256"]:
         raise MixbitError(
             f"The sensitivities are those of another model ({table.identity['model']['name']}); "
             f"measure those of {model}."
@@ -103,22 +99,22 @@ def search(
     choices = Choices(table, tie or table.by, floors)
     inputs = [_input(source, place) for source in against]
     limits = _limits(bpw, nbytes, inputs, place.structure.params)
-    journal = Journal(out, {"schema": JOB_SCHEMA, **place.identity()})
-    hunt = _Hunt(choices, _Bench(place, place.stream, journal, progress), candidates, pairs)
     for limit in limits:
-        hunt.refuse_too_small(limit)
+        choices.refuse_too_small(limit)
+    journal = Journal(out, {"schema": JOB_SCHEMA, **place.identity()})
+    hunt = _Hunt(choices, Measurements(place, journal, progress), candidates, pairs)
     tried = hunt.try_inputs(inputs)
     result = SearchResult(
         identity=place.identity(),
         table=table,
-        documents=int(np.count_nonzero(hunt.bench.counts.documents)),
-        tokens=int(hunt.bench.counts.documents.sum()),
+        documents=int(np.count_nonzero(hunt.measurements.counts.documents)),
+        tokens=int(hunt.measurements.counts.documents.sum()),
         inputs=tuple(tried),
         found=tuple(hunt.under(limit, tried) for limit in limits),
         smaller=tuple(hunt.smaller_than(one) for one in tried),
         front=tuple(hunt.front(_FRONT)),
         tried=tuple(hunt.tried.values()),
-        measured=hunt.bench.measured,
+        measured=hunt.measurements.done,
         seconds=time.monotonic() - begun,
     )
     if ranks().index == 0:
@@ -126,88 +122,20 @@ def search(
     return result
 
 
-class _Bench:
-    """Whole plans and parts of them, measured over one stream."""
-
-    def __init__(
-        self, place: Workplace, stream: Stream, journal: Journal, progress: Progress | None
-    ) -> None:
-        self._place, self._stream, self._journal = place, stream, journal
-        self._progress = progress
-        self._trials: Trials | None = None
-        self.counts = Counts.of(stream)
-        self.measured = 0
-        """Measurements that were asked for, those of an earlier run included."""
-
-    def measure(self, changes: Sequence[Change], name: str) -> list[Score]:
-        """The score of each change."""
-        keys = list(map(_key, changes))
-        wanted = {k: c for k, c in zip(keys, changes, strict=True) if self._journal.get(k) is None}
-        for begin in self._order(wanted):
-            trials = self._at(begin[0])
-            some = {key: wanted[key] for key in begin[1]}
-            scores = trials.measure_all(list(some.values()))
-            self._journal.put(dict(zip(some, scores, strict=True)))
-            self._tell(len(some), name)
-        self.measured += len(keys) - len(wanted)
-        return [self._known(key) for key in keys]
-
-    def _order(self, wanted: Mapping[str, Change]) -> list[tuple[int, list[str]]]:
-        """Changes by the stage that they begin at, as many together as there are ranks."""
-        stages = self._place.stages
-        by_stage: dict[int, list[str]] = {}
-        for key, change in wanted.items():
-            begins = [stages.stage_of(path) for path, spec in change.items() if spec is not None]
-            by_stage.setdefault(min(begins, default=stages.head), []).append(key)
-        step = ranks().count
-        return [
-            (stage, keys[at : at + step])
-            for stage, keys in sorted(by_stage.items())
-            for at in range(0, len(keys), step)
-        ]
-
-    def _at(self, stage: int) -> Trials:
-        """Trials whose present stage is the given one."""
-        if self._trials is None or self._trials.stage > stage:
-            self._trials = self._place.trials(self._stream)
-        self._trials.advance(stage)
-        return self._trials
-
-    def _known(self, key: str) -> Score:
-        score = self._journal.get(key)
-        assert score is not None
-        return score
-
-    def _tell(self, count: int, name: str) -> None:
-        self.measured += count
-        if self._progress is not None:
-            self._progress(self.measured, name)
-
-
 class _Hunt:
     """What has been tried, and what is known of pairs."""
 
-    def __init__(self, choices: Choices, bench: _Bench, candidates: int, pairs: int) -> None:
-        self._choices, self.bench = choices, bench
+    def __init__(
+        self, choices: Choices, measurements: Measurements, candidates: int, pairs: int
+    ) -> None:
+        self._choices, self.measurements = choices, measurements
         self._candidates, self._most = candidates, pairs
         self._pairs: dict[tuple[int, int, int, int], float] = {}
         self.tried: dict[Choice, Tried] = {}
 
-    def refuse_too_small(self, limit: int) -> None:
-        """Refuse a budget that nothing fits."""
-        knapsack = self._choices.knapsack({})
-        smallest = knapsack.smallest(np.inf)
-        least = self._choices.fixed + (0 if smallest is None else knapsack.size(smallest))
-        if limit < least:
-            params = self._choices.params
-            raise MixbitError(
-                f"A budget of {limit:,} bytes ({8 * limit / params:.3f} bits per weight) cannot be "
-                f"met; the lowest widths take {least:,} ({8 * least / params:.3f})."
-            )
-
     def try_inputs(self, plans: Sequence[Plan]) -> list[Tried]:
         """Measure plans that were given."""
-        scores = self.bench.measure([dict(plan.modules) for plan in plans], "what was given")
+        scores = self.measurements.measure([dict(plan.modules) for plan in plans], "what was given")
         return [
             self._tried(plan, self._choices.predicted(plan), score)
             for plan, score in zip(plans, scores, strict=True)
@@ -259,7 +187,7 @@ class _Hunt:
 
     def _surely(self, one: Tried, given: Tried) -> float:
         """What ``one`` may measure to lie below a given plan by the error of their difference."""
-        return given.mean - one.score.difference_error(given.score, self.bench.counts)
+        return given.mean - one.score.difference_error(given.score, self.measurements.counts)
 
     def front(self, count: int) -> list[Point]:
         """The least predicted KLD at sizes from the smallest to the largest packed ones."""
@@ -277,14 +205,16 @@ class _Hunt:
     def _try(self, predicted: Mapping[Choice, float]) -> list[Tried]:
         """Measure choices, whose values say what is predicted of them."""
         new = [choice for choice in predicted if choice not in self.tried]
-        scores = self.bench.measure([self._choices.change(choice) for choice in new], "whole plans")
+        scores = self.measurements.measure(
+            [self._choices.change(choice) for choice in new], "whole plans"
+        )
         for choice, score in zip(new, scores, strict=True):
             plan = self._choices.plan(choice, "search", {"search": "mixbit"})
             self.tried[choice] = self._tried(plan, predicted[choice], score)
         return [self.tried[choice] for choice in predicted]
 
     def _tried(self, plan: Plan, predicted: float | None, score: Score) -> Tried:
-        counts = self.bench.counts
+        counts = self.measurements.counts
         return Tried(
             plan, predicted, score.mean(counts), score.error(counts),
             score.top1 / int(counts.documents.sum()), score,
@@ -297,19 +227,15 @@ class _Hunt:
         most = sorted(group for group in order[: self._most] if costs[group] > 0)
         sets = [*((group,) for group in most), *combinations(most, 2)]
         changes = [self._choices.change(choice, only) for only in sets]
-        scores = self.bench.measure(changes, "pairs of groups")
+        scores = self.measurements.measure(changes, "pairs of groups")
         mean = {
-            only: score.mean(self.bench.counts) for only, score in zip(sets, scores, strict=True)
+            only: score.mean(self.measurements.counts)
+            for only, score in zip(sets, scores, strict=True)
         }
         for g, h in combinations(most, 2):
             extra = self._choices.interaction(g, h, mean[g, h], (mean[g,], mean[h,]))
             if np.isfinite(extra):
                 self._pairs[g, choice[g], h, choice[h]] = extra
-
-
-def _key(change: Change) -> str:
-    packed = {path: str(spec) for path, spec in change.items() if spec is not None}
-    return hashlib.sha256(json.dumps(packed, sort_keys=True).encode()).hexdigest()
 
 
 def _input(source: Plan | str | Path, place: Workplace) -> Plan:

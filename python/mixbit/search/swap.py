@@ -37,12 +37,17 @@ class Packing:
         """The same for a dense model, whose embedding is packed as ``quantize`` would.
 
         Raises:
-            MixbitError: the method moves scales between modules, so that none is packed alone.
+            MixbitError: the method moves scales between modules, so that none is packed alone, or
+                has no calibration to go by.
         """
         if self.method.fold:
             raise MixbitError(
                 f"{self.method.name} moves scales between modules, so parts cannot be tried one by "
                 "one; take rtn, search or gptq here, and awq when the plan is quantised."
+            )
+        if self.method.feedback and self.calibration is None:
+            raise MixbitError(
+                f"Method {self.method.name} needs a calibration; make one with mixbit calibrate."
             )
         if self.method.name == "rtn":
             return self

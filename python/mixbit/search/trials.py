@@ -24,8 +24,8 @@ class Trials:
     """Changes to one model, tried over one stream, from whichever stage they begin to count.
 
     What the unchanged model gives is computed once: its last hidden states, and those that go into
-    the present stage, which moves forward by :meth:`advance`. Memory holds both, each the hidden
-    size times the bytes of the dtype for every scored or every token of the stream.
+    the present stage, which :meth:`advance` moves. Memory holds both, each the hidden size times
+    the bytes of the dtype for every scored or every token of the stream.
     """
 
     def __init__(
@@ -47,9 +47,7 @@ class Trials:
             for unit in stream.units
             for chunk in chunks_of(stream, unit, sizes.batch, longest)
         ]
-        self._states: list[States] = [(mx.array(chunk.tokens),) for chunk in self._chunks]
-        self.stage = 0
-        """The present stage."""
+        self._begin()
         weight = head_weight(model)
         assert weight is not None  # of these families every dense head is a matrix
         self._head = Head.of_weight(weight)
@@ -58,8 +56,15 @@ class Trials:
             self._last(index, self._states[index]) for index in range(len(self._chunks))
         ]
 
+    def _begin(self) -> None:
+        self._states: list[States] = [(mx.array(chunk.tokens),) for chunk in self._chunks]
+        self.stage = 0
+        """The present stage."""
+
     def advance(self, stage: int) -> None:
-        """Make ``stage`` the present one; only forwards."""
+        """Make ``stage`` the present one, from the tokens on if it lies behind."""
+        if stage < self.stage:
+            self._begin()
         for index, states in enumerate(self._states):
             self._states[index] = self._stages.run(states, self.stage, stage)
             mx.eval(*self._states[index])
