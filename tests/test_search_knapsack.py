@@ -1,10 +1,12 @@
 """The knapsack against every choice there is."""
 
+import ctypes
 import itertools
 import math
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 from mixbit.search.knapsack import Knapsack
 
@@ -62,6 +64,23 @@ def test_what_is_not_finite_is_never_chosen() -> None:
     assert knapsack.best(3) == (1, 0)
     assert knapsack.best(math.inf) == (2, 0)
     assert knapsack.smallest(math.inf) == (1, 0)
+
+
+def test_a_solver_that_prints_is_not_heard(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """HiGHS prints from C now and then, which would spoil a command's JSON."""
+    solve = scipy.optimize.milp
+
+    def talking(*args: object, **options: object) -> object:
+        ctypes.CDLL(None).puts(b"HiGHS was here")
+        return solve(*args, **options)
+
+    monkeypatch.setattr(scipy.optimize, "milp", talking)
+    assert Knapsack([[1.0, 0.5]], [[1, 2]]).best(1) == (0,)
+    ctypes.CDLL(None).puts(b"heard")
+    ctypes.CDLL(None).fflush(None)
+    assert capfd.readouterr().out == "heard\n"
 
 
 def test_sizes_of_large_models_are_kept_to_the_byte() -> None:

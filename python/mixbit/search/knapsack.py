@@ -9,7 +9,10 @@ two choices becomes a variable of its own, bounded by both and by their sum less
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ctypes
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -80,13 +83,14 @@ class Knapsack:
         rows += [(row, low, high) for row, low, high in self._products()]
         rows += [(self._row(choice), -np.inf, len(self._counts) - 1) for choice in but]
         matrix, low, high = zip(*rows, strict=True)
-        solution = milp(
-            costs / max(np.abs(costs).max(), np.finfo(float).tiny),
-            constraints=LinearConstraint(csr_matrix(np.stack(matrix)), low, high),
-            integrality=np.ones(len(costs)),
-            bounds=Bounds(0, allowed.astype(float)),
-            options={"mip_rel_gap": _GAP, "presolve": False},
-        )
+        with _silenced():
+            solution = milp(
+                costs / max(np.abs(costs).max(), np.finfo(float).tiny),
+                constraints=LinearConstraint(csr_matrix(np.stack(matrix)), low, high),
+                integrality=np.ones(len(costs)),
+                bounds=Bounds(0, allowed.astype(float)),
+                options={"mip_rel_gap": _GAP, "presolve": False},
+            )
         if solution.x is None:
             return None
         chosen = tuple(
@@ -132,6 +136,23 @@ class Knapsack:
             if choice[g] == i and choice[h] == j
         ]
         return singles + both
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Keep C's standard output shut: HiGHS 1.12 prints lines there that no option turns off."""
+    flush = ctypes.CDLL(None).fflush
+    flush(None)
+    own = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        flush(None)
+        os.dup2(own, 1)
+        os.close(own)
+        os.close(nowhere)
 
 
 def _floats(values: object) -> Array:
