@@ -201,8 +201,8 @@ def test_the_page_needs_nothing_else(result: SearchResult, small: Path) -> None:
     assert page.count("<svg") == 3 + len(result.found)
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "<script" not in page
-    for given in result.inputs:
-        assert given.plan.name in page
+    for name in [*result.files, *(given.plan.name for given in result.inputs)]:
+        assert name in page
     assert "nan" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL).lower()
 
 
@@ -308,12 +308,26 @@ def test_the_commands(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["search", *common, *options, *budget, "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "mixbit.search/1"
+    assert main(["search", *common, *options, *budget]) == 0
+    shown = capsys.readouterr().out
+    assert all(str(path.name) in shown for path in (tmp_path / "found").glob("*plan*.json"))
+    assert f"mixbit quantize --model {small} --plan {tmp_path}/found/plan-5.000.json --m" in shown
     (one,) = document["budgets"]
     assert one["bpw"] <= 5 and (tmp_path / "found" / one["plan"]).exists()
     assert main(["search", *common, *options]) == 1
     assert "give --bpw, --bytes or --against" in capsys.readouterr().err
     assert main(["search", *common, *options, "--floor", "x", "--bpw", "5"]) == 1
     assert "--floor 'x' is not PATTERN=BITS." in capsys.readouterr().err
+
+
+def test_budgets_that_are_close_have_files_of_their_own(result: SearchResult) -> None:
+    (found, _), params = result.found, result.table.structure.params
+    close = [replace(found, limit=found.limit + more) for more in (0, params // 8000, 1)]
+    names = list(replace(result, found=tuple(close), smaller=()).files)
+    assert len(set(names)) == 3
+    assert [f"{float(name[5:-5]):.3f}" for name in names] == [
+        f"{8 * one.limit / params:.3f}" for one in close
+    ]
 
 
 def test_structures_agree(small: Path, table: Sensitivity) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 _DENSE_BITS = 16
+_STEPS = (2, 3, 4, 5, 6, 8, _DENSE_BITS)
 
 
 def draw(plan: Plan, path: Path | str) -> None:
@@ -42,8 +43,8 @@ def heat_map(plan: Plan) -> "Figure":
     cells = _cells(plan)
     rows = list(dict.fromkeys(row for row, _ in cells))
     columns = sorted({column for _, column in cells})
-    # Bits are few, so the steps between them are even: each has its place on one scale.
-    steps = sorted(set(cells.values()))
+    # Bits are few, so the steps between them are even, and the same in every plan's picture.
+    steps = sorted({*_STEPS, *cells.values()})
     grid = [
         [steps.index(cells[row, column]) if (row, column) in cells else float("nan")
          for column in columns]
@@ -51,7 +52,7 @@ def heat_map(plan: Plan) -> "Figure":
     ]  # fmt: skip
     figure = Figure(figsize=(3 + 0.24 * len(columns), 1.2 + 0.26 * len(rows)), layout="tight")
     axes = figure.subplots()
-    axes.imshow(grid, cmap="viridis", vmin=0, vmax=max(1, len(steps) - 1), aspect="auto")
+    axes.imshow(grid, cmap="viridis", vmin=0, vmax=len(steps) - 1, aspect="auto")
     for (row, column), bits in cells.items():
         axes.text(
             columns.index(column),

@@ -30,7 +30,7 @@ def html(result: SearchResult) -> str:
     """The page."""
     folders = [Path(__file__).parent, Path(kld.__file__).parent]
     page = Environment(autoescape=True, trim_blocks=True, loader=FileSystemLoader(folders))
-    plans = {f"Found for {found.limit:,} bytes": found.best.plan for found in result.found}
+    files = [result.file_of(found.limit) for found in result.found]
     return page.get_template("search.html.jinja").render(
         title=f"Plans for {result.identity['model']['name']}",
         version=importlib.metadata.version("mixbit"),
@@ -47,8 +47,8 @@ def html(result: SearchResult) -> str:
              "svg": _widths(result.table)},
         ],
         maps=[
-            {"name": name, "svg": plan_map(plan, index)}
-            for index, (name, plan) in enumerate(plans.items())
+            {"name": file, "svg": plan_map(result.named(result.files[file], file), index)}
+            for index, file in enumerate(files)
         ],
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ def _table(title: str, note: str, rows: tables.Rows) -> dict[str, Any]:
 
 def _front(result: SearchResult) -> str:
     def draw(axes: Any) -> None:
-        points = [(point.nbytes / 1e6, point.predicted) for point in result.front]
+        points = [(p.nbytes / 1e6, p.predicted) for p in result.front if p.predicted > 0]
         axes.plot(*zip(*points, strict=True), color=COLOURS[0], lw=1.2, label="predicted")
         for name, tried, marker, colour in (
             ("measured", result.tried, ".", COLOURS[7]),
@@ -110,6 +110,7 @@ def _predictions(result: SearchResult) -> str:
         axes.axline((1e-3, 1e-3), slope=1, color=COLOURS[7], lw=0.8, ls="--")
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.margins(0.1)
         axes.set_xlabel("predicted, nats")
         axes.set_ylabel("measured, nats")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ class SearchResult:
             "inputs": [
                 {
                     **given.to_json(),
-                    "smaller": {"plan": f"plan-like-{at}.json", **small.to_json()},
+                    "smaller": {"plan": _file_like(at), **small.to_json()},
                 }
                 for at, (given, small) in enumerate(zip(self.inputs, self.smaller, strict=True))
             ],
@@ -129,8 +130,19 @@ class SearchResult:
         }
 
     def file_of(self, limit: int) -> str:
-        """Name of the file with the plan of a budget."""
-        return f"plan-{8 * limit / self.table.structure.params:.3f}.json"
+        """Name of the file with the plan of a budget, of as many digits as tell budgets apart."""
+        bpw = {found.limit: 8 * found.limit / self.table.structure.params for found in self.found}
+        digits = next(
+            n for n in count(3) if len({f"{bits:.{n}f}" for bits in bpw.values()}) == len(bpw)
+        )
+        return f"plan-{bpw[limit]:.{digits}f}.json"
+
+    @property
+    def files(self) -> dict[str, Tried]:
+        """Every plan that is left, by the name of its file."""
+        return {self.file_of(found.limit): found.best for found in self.found} | {
+            _file_like(at): small for at, small in enumerate(self.smaller)
+        }
 
     def save(self, folder: Path) -> None:
         """Write the plans, ``search.json`` and ``report.html``.
@@ -140,16 +152,12 @@ class SearchResult:
         """
         from mixbit.search.report import write_report
 
-        for found in self.found:
-            self._named(found.best, self.file_of(found.limit)).save(
-                folder / self.file_of(found.limit)
-            )
-        for at, small in enumerate(self.smaller):
-            self._named(small, f"plan-like-{at}.json").save(folder / f"plan-like-{at}.json")
+        for name, one in self.files.items():
+            self.named(one, name).save(folder / name)
         write_report(self, folder)
         write_json(folder / "search.json", self.to_json())
 
-    def _named(self, one: Tried, file_name: str) -> Plan:
+    def named(self, one: Tried, file_name: str) -> Plan:
         """A plan that says where it comes from and what it measured."""
         told = {
             "kld": one.to_json()["mean"],
@@ -159,3 +167,8 @@ class SearchResult:
         }
         name = one.plan.name if one in self.inputs else file_name.removesuffix(".json")
         return Plan(one.plan.modules, name, {**one.plan.provenance, **told}, one.plan.structure)
+
+
+def _file_like(at: int) -> str:
+    """Name of the file with the smallest plan as good as a given one."""
+    return f"plan-like-{at}.json"

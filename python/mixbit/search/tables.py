@@ -71,13 +71,13 @@ def by_cell(table: Sensitivity) -> Rows:
 
 
 def plans(result: SearchResult) -> Rows:
-    """What was given and what was found."""
+    """What was given and, by their files, what was found."""
     rows = [_plan(one, one.plan.name) for one in result.inputs]
-    rows += [_plan(found.best, f"found for {found.limit:,} bytes") for found in result.found]
-    rows += [
-        _plan(small, f"smallest as good as {given.plan.name}")
-        for given, small in zip(result.inputs, result.smaller, strict=True)
-    ]
+    likes = {
+        f"plan-like-{at}.json": f", as good as {given.plan.name}"
+        for at, given in enumerate(result.inputs)
+    }
+    rows += [_plan(one, file + likes.get(file, "")) for file, one in result.files.items()]
     return ("plan", "bytes", "bits per weight", "predicted", "mean KLD", "error", "top-1"), rows
 
 
