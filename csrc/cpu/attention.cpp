@@ -1,8 +1,8 @@
 #include "cpu/attention.h"
 
 #include <algorithm>
-#include <vector>
 
+#include "cpu/scratch.h"
 #include "cpu/thread_pool.h"
 
 namespace mixbit::cpu {
@@ -17,14 +17,12 @@ void attention(const Attention& p) {
   const int tiles = (p.T + steps - 1) / steps;
   const size_t floats = attention_scratch(group * steps, p.D);
   parallel_for(p.B * p.Hk * tiles, [&](int task) {
-    thread_local std::vector<float> scratch;
-    scratch.resize(std::max(scratch.size(), floats));
     // Later tiles see more keys: they go first, so that no thread ends with the longest one.
     const int tile = tiles - 1 - task / (p.B * p.Hk);
     const int head = task % (p.B * p.Hk);
     const int begin = tile * steps;
     table.attention(p, head / p.Hk, head % p.Hk, begin, std::min(steps, p.T - begin),
-                    scratch.data());
+                    thread_scratch(floats));
   });
 }
 

@@ -1,32 +1,30 @@
 #include "cpu/kl_divergence.h"
 
 #include <algorithm>
-#include <vector>
 
+#include "cpu/scratch.h"
 #include "cpu/thread_pool.h"
 
 namespace mixbit::cpu {
 
 namespace {
 
-using Floats = std::vector<float>;
-
 // Rows [m0, m0 + rows) of hidden states in fp32, padded to whole blocks.
-Floats floats_of(const HeadInput& head, int m0, int rows) {
+Scratch floats_of(const HeadInput& head, int m0, int rows) {
   const int stride = round_up(head.K, kBlock);
-  Floats x(size_t(rows) * stride);
+  Scratch x = make_scratch(size_t(rows) * stride);
   const size_t offset = size_t(m0) * head.K * size_of(head.element);
   kernels().to_float(static_cast<const char*>(head.hidden) + offset, head.element, rows, head.K,
-                     x.data(), stride);
+                     x.get(), stride);
   return x;
 }
 
-Matmul logits_of(const HeadInput& head, int vocabulary, int rows, const Floats& x, bool biased) {
+Matmul logits_of(const HeadInput& head, int vocabulary, int rows, const Scratch& x, bool biased) {
   Matmul p{};
   p.M = rows;
   p.N = vocabulary;
   p.K = head.K;
-  p.x = x.data();
+  p.x = x.get();
   p.x_stride = round_up(head.K, kBlock);
   p.w = head.w;
   p.bias = biased ? head.bias : nullptr;
@@ -50,10 +48,11 @@ void multiply(Matmul p, int n0, int n1, float* y, float* panel) {
 
 // Up to kPanelRows rows, which share each decoding of the heads.
 void row_block(const KlDivergence& problem, int m0, int rows) {
-  const Floats p_rows = floats_of(problem.p, m0, rows);
-  Floats q_rows = floats_of(problem.q, m0, rows);
+  const Scratch p_rows = floats_of(problem.p, m0, rows);
+  Scratch q_rows = floats_of(problem.q, m0, rows);
   if (problem.shared_head) {
-    for (size_t i = 0; i < q_rows.size(); ++i) {
+    const size_t count = size_t(rows) * round_up(problem.p.K, kBlock);
+    for (size_t i = 0; i < count; ++i) {
       q_rows[i] = p_rows[i] - q_rows[i];
     }
   }
@@ -62,14 +61,13 @@ void row_block(const KlDivergence& problem, int m0, int rows) {
   const Matmul q =
       logits_of(problem.shared_head ? problem.p : problem.q, V, rows, q_rows, !problem.shared_head);
   parallel_for(tiles, [&](int tile) {
-    thread_local Floats scratch;
     const size_t logits = size_t(rows) * kVocabularyTile;
-    scratch.resize(std::max(scratch.size(), kPanelScratch + 2 * logits));
-    float* first = scratch.data() + kPanelScratch;
+    float* scratch = thread_scratch(kPanelScratch + 2 * logits);
+    float* first = scratch + kPanelScratch;
     float* second = first + logits;
     const int n0 = tile * kVocabularyTile, n1 = std::min(V, n0 + kVocabularyTile);
-    multiply(p, n0, n1, first, scratch.data());
-    multiply(q, n0, n1, second, scratch.data());
+    multiply(p, n0, n1, first, scratch);
+    multiply(q, n0, n1, second, scratch);
     for (int m = 0; m < rows; ++m) {
       kernels().logit_tile(first + size_t(m) * kVocabularyTile,
                            second + size_t(m) * kVocabularyTile, problem.shared_head, n1 - n0, n0,

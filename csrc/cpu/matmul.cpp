@@ -1,36 +1,14 @@
 #include "cpu/matmul.h"
 
 #include <algorithm>
-#include <memory>
-#include <new>
 #include <numeric>
 
+#include "cpu/scratch.h"
 #include "cpu/thread_pool.h"
 
 namespace mixbit::cpu {
 
 namespace {
-
-struct AlignedDelete {
-  void operator()(float* p) const { ::operator delete[](p, std::align_val_t(64)); }
-};
-using Scratch = std::unique_ptr<float[], AlignedDelete>;
-
-Scratch scratch(size_t floats) {
-  return Scratch(
-      static_cast<float*>(::operator new[](floats * sizeof(float), std::align_val_t(64))));
-}
-
-// A thread's scratch, kept between tasks and grown when a task needs more.
-float* thread_scratch(size_t floats) {
-  thread_local Scratch buffer;
-  thread_local size_t size = 0;
-  if (size < floats) {
-    buffer = scratch(floats);
-    size = floats;
-  }
-  return buffer.get();
-}
 
 // Waking another thread costs some 10 µs, in which one core multiplies this many weights.
 constexpr int64_t kWorkPerTask = 128 * 1024;
@@ -47,7 +25,7 @@ void over_rows(const MatmulRequest& r, const F& f) {
   }
 }
 
-// The rows of x in fp32, padded to whole blocks.
+// The rows of x in fp32, padded to whole blocks, and where a panel reads them on whole vectors.
 struct Rows {
   Scratch owned;
   const float* x;
@@ -55,12 +33,13 @@ struct Rows {
 };
 
 Rows rows_of(const MatmulRequest& r) {
+  const bool aligned = reinterpret_cast<uintptr_t>(r.x) % (kMaxLanes * sizeof(float)) == 0;
   if (r.x_element == Element::f32 && r.x_rows == nullptr && r.norm == nullptr &&
-      r.K % kBlock == 0) {
+      r.K % kBlock == 0 && (aligned || r.M <= kDirectRows)) {
     return {nullptr, static_cast<const float*>(r.x), static_cast<size_t>(r.K)};
   }
   const int stride = round_up(r.K, kBlock);
-  Scratch x = scratch(static_cast<size_t>(r.M) * stride);
+  Scratch x = make_scratch(static_cast<size_t>(r.M) * stride);
   over_rows(r, [&](int m, int rows, const void* source) {
     kernels().to_float(source, r.x_element, rows, r.K, x.get() + static_cast<size_t>(m) * stride,
                        stride);
