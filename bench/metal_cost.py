@@ -1,6 +1,7 @@
 """Costs of the Metal kernels, counted on a CPU, beside those of MLX's kernels.
 
-python bench/metal_cost.py prints the tables of RESULTS.md. The kernels of both sides run in the
+python bench/metal_cost.py prints the tables of RESULTS.md; --group and --rows choose what times are
+predicted for. The kernels of both sides run in the
 test suite's runner; per weight their costs are a line in 1 / K, found from two widths. Times are
 predicted: the longer of weight bytes over 90 % of the memory's bandwidth and of issued operations
 over the rate at which the cores issue them.
@@ -8,6 +9,7 @@ over the rate at which the cores issue them.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +28,7 @@ COLUMNS = 64  # rows of the counted weight; every threadgroup does the same
 WIDTHS = (1024, 2048)
 TILE = 8  # rows of x that our kernel serves with one reading of the weights
 WIDE = 4  # the same of qmv_wide
+MATVEC_ROWS = 5  # from the next on MLX takes its matrix product on some devices
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ DEVICES = (
     Device("M2 Pro", 200, 6.8, False),
     Device("M3 Ultra", 819, 28, True),
     Device("M4 Max", 546, 14, True),
+    Device("M5 Max", 614, 16, True),  # estimated from its cores; the matrix units do not count here
 )
 
 
@@ -165,18 +169,18 @@ def rows_table() -> Iterator[str]:
             yield f"| {bits} | {M} | {issue} | {-(-M // TILE)}, {-(-M // WIDE)}, {M} |"
 
 
-def prediction(model: Model, bits: int, M: int, device: Device) -> str:
+def prediction(model: Model, bits: int, group: int, M: int, device: Device) -> str:
     """Milliseconds of both sides, what bounds them, and their ratio."""
     times, bounds = [0.0, 0.0], ["", ""]
     wide = device.wide and M > 1
     readings = (-(-M // TILE), -(-M // WIDE) if wide else M)
     costs = (
-        lambda K: ours(bits, 64, M, K),
-        lambda K: mlx(bits, 64, M, K, wide),
+        lambda K: ours(bits, group, M, K),
+        lambda K: mlx(bits, group, M, K, wide),
     )
     for weights, K in model.products():
         for side in (0, 1):
-            read = weights * (bits / 8 + 4 / 64) * readings[side]
+            read = weights * (bits / 8 + 4 / group) * readings[side]
             seconds, bound = device.seconds(read, weights * issued(costs[side], K))
             times[side] += 1e3 * seconds
             bounds[side] = bound if bounds[side] in ("", bound) else "b, i"
@@ -184,25 +188,31 @@ def prediction(model: Model, bits: int, M: int, device: Device) -> str:
     return f"{mine} / {theirs} = {times[1] / times[0]:.2f}"
 
 
-def model_table(M: int) -> Iterator[str]:
+def model_table(group: int, M: int) -> Iterator[str]:
     """All products of a token, or of M rows, in milliseconds."""
     yield "| model | bits | " + " | ".join(device.name for device in DEVICES) + " |"
     yield "| --- | ---: |" + " ---: |" * len(DEVICES)
     for model in MODELS:
         for bits in BITS:
-            cells = " | ".join(prediction(model, bits, M, device) for device in DEVICES)
+            cells = " | ".join(prediction(model, bits, group, M, device) for device in DEVICES)
             yield f"| {model.name} | {bits} | {cells} |"
 
 
 def main() -> None:
     """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--group", type=int, choices=(32, 64, 128), default=64)
+    parser.add_argument(
+        "--rows", type=int, choices=range(1, MATVEC_ROWS + 1), nargs="+", default=[1, WIDE]
+    )
+    args = parser.parse_args()
     print("Per weight, fp16, one row of x, K = 2048, mixbit / MLX:\n")
     print("\n".join(kernel_table()))
     print("\nSeveral rows of x, issue cost per weight, groups of 64:\n")
     print("\n".join(rows_table()))
-    for M in (1, WIDE):  # MLX takes a matvec kernel for both on all of these
+    for M in args.rows:
         print(f"\nPredicted ms for the products of {M} row(s), mixbit / MLX = ratio:\n")
-        print("\n".join(model_table(M)))
+        print("\n".join(model_table(args.group, M)))
     print("\nPer 1000 multiplications, many rows, bf16, groups of 64, mixbit / MLX:\n")
     print("\n".join(tile_table()))
     print("\nThe same for rows sorted by expert:\n")
