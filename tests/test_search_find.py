@@ -260,6 +260,9 @@ def test_a_model_is_known_by_its_content(small: Path, table: Sensitivity, tmp_pa
     shutil.copytree(small, moved)
     found = find(moved, table, tmp_path / "out", bpw=[4.0], candidates=1, pairs=0)
     assert found.found[0].best.bpw <= 4
+    room = found.found[0].best.nbytes
+    again = find(moved, table, tmp_path / "again", nbytes=[room], candidates=1, pairs=0)
+    assert (again.found[0].limit, again.found[0].best) == (room, found.found[0].best)
 
 
 def test_bad_input_is_told_in_a_sentence(small: Path, table: Sensitivity, tmp_path: Path) -> None:

@@ -21,10 +21,12 @@ from mixbit.kld.stream import Protocol, Stream
 from mixbit.plan import Plan, QuantSpec
 from mixbit.quantization.methods import Choice
 from mixbit.search import Sensitivity, score, sensitivity
+from mixbit.search.choices import Choices
 from mixbit.search.groups import groups_of
 from mixbit.search.proxies import stage_errors
 from mixbit.search.stages import Stages
 from mixbit.search.swap import KeptPacking, Packing, swapped
+from mixbit.search.tables import by_context
 from mixbit.search.trials import Trials
 from models import MODEL_TYPES
 from search_models import documents, save_small, sweep
@@ -158,6 +160,23 @@ def test_the_table_has_every_cell_and_sharing_saves_work(table: Sensitivity, sma
     assert loaded.to_json() == table.to_json()
 
 
+def test_sensitivity_is_told_by_position(table: Sensitivity) -> None:
+    """By doublings of context, whose means weighted by their tokens are the mean of all."""
+    tokens = np.array(table.contexts)
+    assert tokens.sum() == table.tokens and np.count_nonzero(tokens) > 1
+    for cell in table.cells:
+        known = np.array(cell.contexts)[tokens > 0]
+        assert known @ tokens[tokens > 0] == pytest.approx(cell.mean * table.tokens)
+    header, rows = by_context(table)
+    assert len(header) == 2 + np.count_nonzero(tokens)
+    assert header[2] == f"from {1 << np.flatnonzero(tokens)[0]}"
+    downs = [c for c in table.cells if "down_proj" in c.group.name and c.spec.bits == 2]
+    sums = np.sum([cell.contexts for cell in downs], axis=0)[tokens > 0]
+    (shown,) = (row for row in rows if row[0] == "mlp.down_proj")
+    assert shown[1] == "2/64"
+    assert [float(value) for value in shown[2:]] == pytest.approx(sums.tolist(), rel=1e-3)
+
+
 def test_settling_stops_the_sweep_early(small: Path, tmp_path: Path, table: Sensitivity) -> None:
     early = sweep(small, tmp_path / "early", settle=0.5)
     assert early.documents == 3 < table.documents
@@ -193,6 +212,19 @@ def test_rows_that_64_does_not_divide_get_groups_of_32(tmp_path: Path) -> None:
     groups = {group.name: group for group in groups_of(describe(folder), "tensor")}
     down = groups["language_model.model.layers.0.mlp.down_proj"]
     assert down.specs((4, 2), (64, 128)) == [QuantSpec(2, 32), QuantSpec(4, 32)]
+
+
+def test_rows_that_no_group_divides_stay_as_they_are(tmp_path: Path) -> None:
+    folder = save_small(tmp_path / "odd", intermediate_size=80)
+    found = sweep(folder, tmp_path / "sweep", widths=(4,), round_documents=1)
+    dense = {path for path in modules_of(folder) if path.endswith("down_proj")}
+    assert {path for group in found.groups for path in group.paths} == {*modules_of(folder)} - dense
+    choices = Choices(found, "tensor", {})
+    smallest = choices.knapsack({}).smallest(np.inf)
+    assert smallest is not None
+    plan = choices.plan(smallest, "smallest", {})
+    assert {path for path, spec in plan.modules.items() if spec is None} == dense
+    assert plan.report()["bytes"] == choices.knapsack({}).size(smallest) + choices.fixed
 
 
 def test_proxies_are_what_they_say(small: Path) -> None:
