@@ -72,6 +72,7 @@ def test_plans_keep_their_budgets_and_are_never_worse_than_what_was_given(
     sizes = {given.plan.name: given for given in result.inputs}
     assert set(sizes) == set(INPUTS)
     assert [found.limit for found in result.found] == sorted(g.nbytes for g in result.inputs)
+    assert max(one.nbytes for one in result.tried) <= result.found[-1].limit
     for at, found in enumerate(result.found):
         given = [g for g in result.inputs if g.nbytes <= found.limit]
         assert found.best.nbytes <= found.limit
@@ -102,7 +103,10 @@ def test_a_table_that_is_all_wrong_cannot_make_a_plan_worse(
     """Sensitivities upside down: what is worst looks best."""
     highest = max(cell.mean for cell in table.cells)
     wrong = tuple(replace(cell, mean=highest - cell.mean) for cell in table.cells)
-    found = find(small, replace(table, cells=wrong), tmp_path / "out", against=["uniform-3"])
+    uniform = Plan.load("uniform-3", model=small)
+    (head,) = (path for path in uniform.modules if path.endswith("lm_head"))
+    given = Plan(uniform.modules | {head: QuantSpec(8, 64)}, "given")
+    found = find(small, replace(table, cells=wrong), tmp_path / "out", against=[given])
     assert found.found[0].best == found.inputs[0]
     assert found.smaller[0] == found.inputs[0]
     assert min(one.mean for one in found.tried) > found.inputs[0].mean
