@@ -291,6 +291,8 @@ def test_commands_say_what_is_missing(
     assert "--llama-cpp" in said
     said = failure("kld", "measure", candidate, "--reference", cache, "--data", data)
     assert "holds the data" in said
+    said = failure("kld", "measure", candidate, "--reference", cache, "--window", "64")
+    assert "window 512 and score 'half'" in said
 
 
 def test_head_that_changes_its_logits_is_refused() -> None:

@@ -361,7 +361,7 @@ def test_a_method_that_moves_scales_is_refused(small: Path, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("table")
 def test_another_job_is_refused(small: Path) -> None:
-    with pytest.raises(MixbitError, match="was begun with another specs"):
+    with pytest.raises(MixbitError, match="not the same specs"):
         sweep(small, small.parent / "sweep", widths=(2, 3))
 
 

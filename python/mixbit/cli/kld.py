@@ -108,7 +108,7 @@ def run_reference(args: argparse.Namespace) -> None:
 
         def announce(nbytes: int, folder: Path) -> None:
             if _speaks():
-                output.show(f"{folder} will take {nbytes / 1e9:.3f} GB.")
+                output.show(f"{folder} will take {nbytes / 1e6:,.1f} MB.")
 
         cache = make_reference(
             args.model,
@@ -183,10 +183,14 @@ def _measure(
     from mixbit.kld.cache import is_cache
 
     if args.reference is None:
-        raise MixbitError(f"{candidate} is a model: name what to hold it against by --reference.")
+        raise MixbitError(
+            f"{candidate} holds no results yet; name what to hold it against by --reference."
+        )
     cached = is_cache(args.reference)
     if not cached and args.data is None:
-        raise MixbitError(f"{args.reference} is a model: name what to run it over by --data.")
+        raise MixbitError(
+            f"{args.reference} is no reference cache; name what to run it over by --data."
+        )
     return measure(
         candidate,
         args.reference,

@@ -46,6 +46,12 @@ def is_cache(path: Path | str) -> bool:
     return any((folder / name).is_file() for name in (MANIFEST, JOB))
 
 
+def refuse_finished(folder: Path) -> None:
+    """Refuse to make a cache where one is."""
+    if (folder / MANIFEST).exists():
+        raise MixbitError(f"{folder} holds a finished reference; name a new folder.")
+
+
 def shard_name(unit: int) -> str:
     """Name of the file of a unit's hidden states."""
     return f"hidden-{unit:05d}.safetensors"
@@ -106,12 +112,10 @@ class CacheWriter:
         )
 
     def begin(self) -> None:
-        """Make the folder, see that the disk has room, and write the small files."""
-        if (self.folder / MANIFEST).exists():
-            raise MixbitError(f"{self.folder} holds a finished reference; name a new folder.")
+        """See that the disk has room, make the folder, and write the small files."""
         if ranks().index == 0:
-            begin(self.folder, self._job)
             self._refuse_full_disk()
+            begin(self.folder, self._job)
             save_arrays(self.folder / _STREAM, stream_arrays(self._stream))
             arrays = self._head_arrays()
             save(self.folder / _HEAD, lambda path: mx.save_safetensors(str(path), arrays))
@@ -153,11 +157,15 @@ class CacheWriter:
     def _refuse_full_disk(self) -> None:
         done = [unit for unit in range(len(self._stream.units)) if self.has(unit)]
         needed = self.nbytes - self._hidden_bytes(done)
-        free = shutil.disk_usage(self.folder).free
+        place = self.folder if self.folder.exists() else self.folder.absolute().parent
+        try:
+            free = shutil.disk_usage(place).free
+        except OSError as error:
+            raise MixbitError(f"{self.folder} cannot be made: {error.strerror}.") from None
         if free < needed:
             raise MixbitError(
-                f"The reference takes {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free "
-                f"at {self.folder}."
+                f"The reference takes {needed / 1e6:,.1f} MB, but only {free / 1e6:,.1f} MB are "
+                f"free at {self.folder}."
             )
 
 

@@ -86,6 +86,6 @@ def _refuse_other(found: dict[str, Any], job: dict[str, Any], folder: Path) -> N
     differing = sorted(key for key in found.keys() | job.keys() if found.get(key) != job.get(key))
     if differing:
         raise MixbitError(
-            f"{folder} was begun with another {', '.join(differing)}; finish that, or name a new "
-            "folder."
+            f"{folder} was begun for something else (not the same {', '.join(differing)}); finish "
+            "that, or name a new folder."
         )

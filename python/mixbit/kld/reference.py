@@ -12,7 +12,14 @@ import numpy as np
 
 from mixbit.errors import MixbitError
 from mixbit.integration import load, resolve
-from mixbit.kld.cache import CacheWriter, ReferenceCache, is_cache, model_hash, tokenizer_hash
+from mixbit.kld.cache import (
+    CacheWriter,
+    ReferenceCache,
+    is_cache,
+    model_hash,
+    refuse_finished,
+    tokenizer_hash,
+)
 from mixbit.kld.documents import Document, read_documents
 from mixbit.kld.ranks import ranks
 from mixbit.kld.scorer import Scorer
@@ -86,7 +93,9 @@ def open_reference(
                 f"{reference} is a reference cache, which holds the data it was made with; leave "
                 "out other data and num_samples."
             )
-        return ReferenceCache(Path(reference))
+        cache = ReferenceCache(Path(reference))
+        _refuse_other_protocol(cache, protocol)
+        return cache
     if data is None:
         raise MixbitError("Data are needed to run a reference model over; a cache has its own.")
     model, own = open_model(reference, tokenizer)
@@ -127,6 +136,7 @@ def make_reference(
         MixbitError: the model, the data or the folder cannot be used, or the disk is too full.
     """
     out = Path(out)
+    refuse_finished(out)
     sizes = Sizes(batch_size, chunk_size)
     folder = resolve(model)
     loaded, tokenizer = open_model(str(model), None)
@@ -183,6 +193,16 @@ def stream_of_data(
     else:
         documents = read_documents(Path(data), tokenizer)
     return Stream.of(documents[:num_samples], protocol)
+
+
+def _refuse_other_protocol(cache: ReferenceCache, asked: Protocol) -> None:
+    """Refuse windows and positions that a cache does not have; the usual ones ask for nothing."""
+    own, usual = cache.stream.protocol, Protocol()
+    if (asked.window, asked.score) not in ((usual.window, usual.score), (own.window, own.score)):
+        raise MixbitError(
+            f"{cache.folder} was made with window {own.window or 0} and score {own.score!r}, and "
+            "is read so; leave both out, or make another reference."
+        )
 
 
 def tokenizer_size(tokenizer: Any) -> int:
