@@ -20,12 +20,21 @@ from mlx.utils import tree_flatten
 
 from mixbit.checkpoint import build_model
 from mixbit.data import tiny_model
+from mixbit.quantization.shards import group_by_size, shard_name
 
 SIZES: dict[str, dict[str, Any]] = {
     "0.8b": {
         "hidden_size": 1024,
         "intermediate_size": 3584,
         "num_hidden_layers": 24,
+        "num_attention_heads": 8,
+        "linear_num_value_heads": 16,
+        "tie_word_embeddings": True,
+    },
+    "1b": {
+        "hidden_size": 1024,
+        "intermediate_size": 3584,
+        "num_hidden_layers": 36,
         "num_attention_heads": 8,
         "linear_num_value_heads": 16,
         "tie_word_embeddings": True,
@@ -84,6 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("size", choices=sorted(SIZES))
     parser.add_argument("folder", type=Path, help="folder to write; must not exist")
+    parser.add_argument("--shard-bytes", type=int, help="begin a new file at this size")
     args = parser.parse_args()
     args.folder.mkdir(parents=True)
     config = settings(args.size)
@@ -93,11 +103,27 @@ def main() -> None:
     for name, value in tree_flatten(build_model(config).parameters()):
         weights[name] = random_weight(name, value.shape)
         mx.eval(weights[name])
-    mx.save_safetensors(str(args.folder / "model.safetensors"), weights, {"format": "mlx"})
+    save(weights, args.shard_bytes, args.folder)
     for name in ("tokenizer_config.json", "chat_template.jinja"):
         shutil.copyfile(tiny_model() / name, args.folder / name)
     tokenizer = json.dumps(whole_tokenizer(config["text_config"]["vocab_size"]))
     (args.folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+
+
+def save(weights: dict[str, mx.array], shard_bytes: int | None, folder: Path) -> None:
+    """Weight files, and their index if there are several."""
+    sizes = [value.nbytes for value in weights.values()]
+    runs = group_by_size(sizes, shard_bytes or sum(sizes))
+    names, placement = list(weights), {}
+    for index, run in enumerate(runs):
+        file = shard_name(index, len(runs))
+        mx.save_safetensors(
+            str(folder / file), {names[i]: weights[names[i]] for i in run}, {"format": "mlx"}
+        )
+        placement |= dict.fromkeys((names[i] for i in run), file)
+    if len(runs) > 1:
+        index_file = folder / "model.safetensors.index.json"
+        index_file.write_text(json.dumps({"weight_map": placement}) + "\n", encoding="utf-8")
 
 
 def whole_tokenizer(size: int) -> dict[str, Any]:

@@ -1,10 +1,6 @@
 """Calibration against what stock mlx-lm's layers are called with."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import mlx.core as mx
@@ -14,6 +10,7 @@ import numpy as np
 import pytest
 from mlx_lm.models.switch_layers import SwitchLinear
 
+from kld_runs import run_killed_often
 from mixbit.calibration import Calibration, place_of
 from mixbit.calibration.run import calibrate
 from mixbit.checkpoint import describe, read_config
@@ -146,36 +143,61 @@ def test_the_chat_template_and_tools_count(tmp_path: Path, tiny_folder: Path) ->
     assert {"model", "data", "versions", "window"} <= provenance.keys()
 
 
-DYING = """
-import os, signal, sys
-import mlx.core as mx
+KILLED = """
+import sys
 from mixbit.calibration.run import calibrate
-mx.set_default_device(mx.cpu)
-def die(done, total, name):
-    if done == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-calibrate(*sys.argv[1:], hessian="", progress=die)
+source, data, out, calls = sys.argv[1:]
+if int(calls):
+    die_after(int(calls))
+print("begun", flush=True)
+calibrate(source, data, out, hessian="")
 """
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
-    source = save_raw("qwen3_5_moe", tmp_path / "source", dtype=mx.bfloat16)
+@pytest.mark.parametrize("model_type", ["qwen3_5_moe", "qwen3_next"])
+def test_a_run_killed_again_and_again_comes_to_the_same_bytes(
+    tmp_path: Path, model_type: str, long_grid: bool
+) -> None:
+    source = save_raw(model_type, tmp_path / "source", dtype=mx.bfloat16)
     data = write_tokens(tmp_path / "data.jsonl")
     calibrate(source, data, tmp_path / "whole.safetensors", hessian="")
     out = tmp_path / "killed.safetensors"
-    arguments = [sys.executable, "-c", DYING, str(source), str(data), str(out)]
-    assert (
-        subprocess.run(arguments, check=False, env=dict(os.environ)).returncode == -signal.SIGKILL
-    )
-    assert not out.exists()
-    seen: list[str] = []
-    calibrate(source, data, out, hessian="", progress=lambda *step: seen.append(step[2]))
+    kills = 12 if long_grid else 3
+    run_killed_often(KILLED, source, data, out, kills=kills, steps=12, seconds=0.6)
+    if not out.exists():
+        calibrate(source, data, out, hessian="")
     assert out.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
-    assert sorted(file.name for file in tmp_path.iterdir()) == [
+    assert sorted(file.name for file in tmp_path.iterdir() if not file.name.startswith(".")) == [
         "data.jsonl", "killed.safetensors", "source", "whole.safetensors",
     ]  # fmt: skip
     with pytest.raises(MixbitError, match="exists already"):
         calibrate(source, data, out)
+
+
+def test_a_finished_layer_is_not_run_again(tmp_path: Path) -> None:
+    source = save_raw("qwen3_5", tmp_path / "source")
+    data, out = write_tokens(tmp_path / "data.jsonl"), tmp_path / "c.safetensors"
+
+    def stop(done: int, _total: int, _name: str) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(source, data, out, progress=stop)
+    kept = {
+        file.name: file.stat().st_mtime_ns
+        for file in (tmp_path / "c.safetensors.part").glob("layer-*")
+    }
+    assert len(kept) == 3
+
+    def look(done: int, total: int, _name: str) -> None:
+        if done == total:
+            now = {
+                name: (tmp_path / "c.safetensors.part" / name).stat().st_mtime_ns for name in kept
+            }
+            assert now == kept
+
+    calibrate(source, data, out, progress=look)
 
 
 def test_what_was_begun_is_not_gone_on_with_for_other_data(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from kernel_cases import codes_of, double
 from mixbit.calibration import InputStatistics
 from mixbit.errors import MixbitError
-from mixbit.quantization.methods import Choice, HessianError, clip, gptq, rtn, search
+from mixbit.quantization.methods import Choice, Feedback, HessianError, clip, gptq, rtn, search
 from test_quantize_methods import normal, values_of
 
 
@@ -51,7 +51,7 @@ def by_definition(weight: np.ndarray, x: np.ndarray, bits: int, group: int) -> n
 @pytest.mark.parametrize(("bits", "group", "K"), [(2, 32, 96), (3, 64, 128), (4, 32, 64)])
 def test_codes_are_those_of_the_definition(bits: int, group: int, K: int) -> None:
     weight, x = normal(6, K, dtype=mx.float32), correlated(K)
-    packed = gptq(weight, seen(x), bits, group, scales=rtn)
+    packed = gptq(weight, Feedback.of(seen(x)), bits, group, scales=rtn)
     ours = codes_of(np.array(packed.weight), bits)
     want = by_definition(double(weight), x, bits, group)
     # Once a rounding differs by chance, what follows in that row may too.
@@ -63,7 +63,7 @@ def test_it_loses_less_of_the_output(bits: int) -> None:
     weight, x = normal(16, 256), correlated(256)
     for scales in (rtn, clip, search):
         alone = values_of(scales(weight, seen(x), bits, 64), bits, 64)
-        packed = gptq(weight, seen(x), bits, 64, scales=scales)
+        packed = gptq(weight, Feedback.of(seen(x)), bits, 64, scales=scales)
         assert packed.scales.dtype == packed.biases.dtype == mx.bfloat16
         fed_back = output_error(weight, values_of(packed, bits, 64), x)
         assert fed_back < 0.7 * output_error(weight, alone, x)
@@ -72,7 +72,7 @@ def test_it_loses_less_of_the_output(bits: int) -> None:
 def test_uncorrelated_inputs_leave_nothing_to_make_good() -> None:
     weight = normal(4, 64, dtype=mx.float32)
     statistics = InputStatistics(mx.ones(64), mx.array(9.0), hessian=mx.eye(64))
-    packed = gptq(weight, statistics, 4, 64, scales=rtn)
+    packed = gptq(weight, Feedback.of(statistics), 4, 64, scales=rtn)
     for ours, theirs in zip(packed, rtn(weight, None, 4, 64), strict=True):
         assert mx.array_equal(ours, theirs)
 
@@ -80,7 +80,7 @@ def test_uncorrelated_inputs_leave_nothing_to_make_good() -> None:
 def test_dead_channels_are_rounded_like_others() -> None:
     weight, x = normal(8, 128, dtype=mx.float32), correlated(128)
     x[:, ::3] = 0
-    packed = gptq(weight, seen(x), 3, 64, scales=search)
+    packed = gptq(weight, Feedback.of(seen(x)), 3, 64, scales=search)
     values = values_of(packed, 3, 64)
     assert np.abs(double(weight) - values)[:, ::3].max() < 0.05
     alone = values_of(search(weight, seen(x), 3, 64), 3, 64)
@@ -89,7 +89,7 @@ def test_dead_channels_are_rounded_like_others() -> None:
 
 def test_fewer_inputs_than_channels_will_do() -> None:
     weight, x = normal(8, 128, dtype=mx.float32), correlated(128, count=20)
-    values = values_of(gptq(weight, seen(x), 3, 64, scales=rtn), 3, 64)
+    values = values_of(gptq(weight, Feedback.of(seen(x)), 3, 64, scales=rtn), 3, 64)
     alone = values_of(rtn(weight, None, 3, 64), 3, 64)
     assert output_error(weight, values, x) < 0.3 * output_error(weight, alone, x)
 
@@ -105,7 +105,7 @@ def test_an_unusable_hessian_falls_back_with_a_note(fault: str) -> None:
     }[fault]
     statistics = InputStatistics(mx.ones(64), mx.array(1.0), hessian=hessian)
     with pytest.raises(HessianError):
-        gptq(weight, statistics, 4, 64, scales=rtn)
+        gptq(weight, Feedback.of(statistics), 4, 64, scales=rtn)
     packed, reason = Choice.of("gptq+search").pack(weight, statistics, 4, 64, mx.bfloat16)
     assert reason is not None
     assert "Hessian" in reason
@@ -117,7 +117,9 @@ def test_an_indefinite_hessian_is_damped_until_it_serves() -> None:
     h = np.eye(64, dtype=np.float32)
     h[0, 1] = h[1, 0] = 1.05
     statistics = InputStatistics(mx.ones(64), mx.array(1.0), hessian=mx.array(h))
-    assert np.isfinite(values_of(gptq(normal(4, 64), statistics, 4, 64, scales=rtn), 4, 64)).all()
+    assert np.isfinite(
+        values_of(gptq(normal(4, 64), Feedback.of(statistics), 4, 64, scales=rtn), 4, 64)
+    ).all()
 
 
 def test_names_of_methods() -> None:

@@ -1,10 +1,6 @@
 """``quantize`` by methods that use statistics, on random models of every family."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import mlx.core as mx
@@ -13,12 +9,14 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
+from kld_runs import run_killed_often
 from mixbit.calibration import Calibration, readers_of_norms
 from mixbit.calibration.run import calibrate
-from mixbit.checkpoint import read_config, structure_of
+from mixbit.checkpoint import TensorInfo, read_config, structure_of
+from mixbit.checkpoint import read_rows as checkpoint_rows
 from mixbit.errors import MixbitError
 from mixbit.plan import Plan, QuantSpec
-from mixbit.quantization import quantize
+from mixbit.quantization import quantiser, quantize
 from mixbit.quantization.embedding import embedding_statistics
 from mixbit.quantization.methods import Choice
 from models import MODEL_TYPES, build, save_raw
@@ -108,36 +106,56 @@ def test_errors_of_the_embedding_cost_what_the_first_layer_makes_of_them(model_t
     assert e @ np.array(statistics.hessian, np.float64) @ e == pytest.approx(cost, rel=1e-5)
 
 
-DYING = """
-import os, signal, sys
-import mlx.core as mx
+KILLED = """
+import sys
 from mixbit.quantization import quantize
-mx.set_default_device(mx.cpu)
-def die(done, total, name):
-    if done == total // 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-source, out, calibration, method = sys.argv[1:]
+source, out, calibration, method, calls = sys.argv[1:]
+if int(calls):
+    die_after(int(calls))
+print("begun", flush=True)
 quantize(source, out, plan="uniform-3", method=method, calibration=calibration,
-         max_shard_bytes=40_000, progress=die)
+         max_shard_bytes=40_000)
 """
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model_type", ["qwen3_5", "qwen3_5_moe"])
+def test_a_run_killed_again_and_again_comes_to_the_same_bytes(
+    tmp_path: Path, model_type: str, long_grid: bool
+) -> None:
     method = "awq+gptq+search"
-    source, calibration = calibrated(tmp_path, "qwen3_5_moe")
+    source, calibration = calibrated(tmp_path, model_type)
     options = {"plan": "uniform-3", "method": method, "calibration": calibration}
-    quantize(source, tmp_path / "whole", max_shard_bytes=40_000, **options)
-    arguments = [str(source), str(tmp_path / "out"), str(calibration), method]
-    done = subprocess.run(
-        [sys.executable, "-c", DYING, *arguments], check=False, env=dict(os.environ)
-    )
-    assert done.returncode == -signal.SIGKILL
-    kept = list((tmp_path / ".out.part" / "checkpoint").glob("model-*"))
-    assert len(kept) > 2
-    quantize(source, tmp_path / "out", max_shard_bytes=40_000, **options)
+    whole = quantize(source, tmp_path / "whole", max_shard_bytes=40_000, **options)
+    kills = 12 if long_grid else 3
+    arguments = (source, tmp_path / "out", calibration, method)
+    run_killed_often(KILLED, *arguments, kills=kills, steps=12, seconds=0.6)
+    if not (tmp_path / "out").exists():
+        report = quantize(source, tmp_path / "out", max_shard_bytes=40_000, **options)
+        assert (report.changed, report.fallbacks) == (whole.changed, whole.fallbacks)
     files = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
     assert files == {file.name: file.read_bytes() for file in (tmp_path / "whole").iterdir()}
     assert not (tmp_path / ".out.part").exists()
+
+
+@pytest.mark.parametrize("method", ["rtn", "awq+search", "awq+gptq+search"])
+def test_large_matrices_are_packed_some_rows_at_a_time_to_the_same_bytes(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, calibration = calibrated(tmp_path, "qwen3_5")
+    options = {"plan": "uniform-4", "method": method, "calibration": calibration}
+    quantize(source, tmp_path / "whole", **options)
+    read: list[int] = []
+
+    def read_rows(info: TensorInfo, begin: int, end: int) -> mx.array:
+        read.append(end - begin)
+        return checkpoint_rows(info, begin, end)
+
+    monkeypatch.setattr(quantiser, "_PIECE", 1000)
+    monkeypatch.setattr(quantiser, "read_rows", read_rows)
+    quantize(source, tmp_path / "pieces", **options)
+    assert max(read) == 15 and 256 % 15 and read.count(256 % 15) >= 2  # embedding and head
+    a, b = (tmp_path / name / "model.safetensors" for name in ("whole", "pieces"))
+    assert a.read_bytes() == b.read_bytes()
 
 
 def test_modes_without_scales_to_choose_are_rounded_with_a_note(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 from collections.abc import Iterator
@@ -212,29 +213,27 @@ def test_disk_that_is_too_small(
         quantize(source, tmp_path / "new" / "out", plan="uniform-4")
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("write")])
-def test_disk_that_fills_up(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def save(path: str, *_: object) -> None:
-        Path(path).write_bytes(b"part")
-        raise error
-
-    monkeypatch.setattr(mx, "save_safetensors", save)
-    with refused(tmp_path, r"model\.safetensors cannot be written"):
-        quantize(source, tmp_path / "out", plan="uniform-4")
+def test_disk_that_fills_up(tmp_path: Path, source: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with refused(tmp_path, r"model\.safetensors cannot be written: File too large"):
+            quantize(source, tmp_path / "out", plan="uniform-4")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_disk_that_loses_bytes(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = mx.save_safetensors
+    real = os.fsync
 
-    def save(path: str, *args: Any) -> None:
-        real(path, *args)
-        os.truncate(path, 5000)
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        if os.fstat(descriptor).st_size > 50_000:
+            os.truncate(descriptor, 5000)
 
-    monkeypatch.setattr(mx, "save_safetensors", save)
+    monkeypatch.setattr(os, "fsync", fsync)
     with refused(tmp_path, r"model\.safetensors is truncated"):
         quantize(source, tmp_path / "out", plan="uniform-4")
 
@@ -251,22 +250,46 @@ def test_ctrl_c_in_the_middle(tmp_path: Path, source: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         quantize(source, out, plan="uniform-4", progress=interrupt, **shards)
     part = tmp_path / "new" / ".out.part" / "checkpoint"
-    finished = {file.name: file.stat().st_mtime_ns for file in part.glob("model-*")}
-    assert 2 <= len(finished) < len(list((tmp_path / "whole").glob("model-*")))
+    begun = {file.name: file.stat().st_mtime_ns for file in part.glob("model-*")}
+    assert 2 <= len(begun) < len(list((tmp_path / "whole").glob("model-*")))
     assert not out.exists()
-    (part / ".model-00009-of-00009.safetensors").write_bytes(b"unfinished")
-    quantize(source, out, plan="uniform-4", **shards)
+    (part / "unfinished").write_bytes(b"unfinished")
+    steps: list[str] = []
+    quantize(source, out, plan="uniform-4", progress=lambda *step: steps.append(step[2]), **shards)
     assert contents(out) == contents(tmp_path / "whole")
-    assert {name: (out / name).stat().st_mtime_ns for name in finished} == finished
+    kept = [name for name in begun if (out / name).stat().st_mtime_ns == begun[name]]
+    assert len(kept) >= 2
+    assert ".layers.0." not in steps[0] and not any("embed_tokens" in step for step in steps)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]
 
 
-def test_another_job_does_not_go_on_with_it(tmp_path: Path, source: Path) -> None:
-    out, shards = tmp_path / "out", {"max_shard_bytes": 20_000}
-    quantize(source, tmp_path / "whole", plan="uniform-4", method="search", **shards)
+@pytest.mark.parametrize("changed", ["method", "plan", "dtype", "source"])
+def test_another_job_does_not_go_on_with_it(tmp_path: Path, source: Path, changed: str) -> None:
+    out, job = tmp_path / "out", {"plan": "uniform-4", "dtype": "float32"}
+    other = {"method": "search", "plan": "uniform-3", "dtype": "float16"}
     with pytest.raises(KeyboardInterrupt):
-        quantize(source, out, plan="uniform-4", progress=interrupt, **shards)
-    quantize(source, out, plan="uniform-4", method="search", **shards)
+        quantize(source, out, progress=interrupt, **job)
+    before = contents(tmp_path / ".out.part")
+    if changed == "source":
+        (source / "config.json").touch()
+    with pytest.raises(
+        MixbitError, match=rf"out was begun with another {changed}; finish that, or remove \S+part"
+    ):
+        quantize(source, out, **job | {key: other[key] for key in {changed} & other.keys()})
+    assert contents(tmp_path / ".out.part") == before
+    shutil.rmtree(tmp_path / ".out.part")
+    quantize(source, out, **job)
+
+
+def test_a_run_killed_after_its_very_end_leaves_nothing_to_go_on_with(
+    tmp_path: Path, source: Path
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        quantize(source, out, plan="uniform-4", progress=interrupt)
+    shutil.rmtree(tmp_path / ".out.part" / "checkpoint")
+    quantize(source, out, plan="uniform-3")
+    quantize(source, tmp_path / "whole", plan="uniform-3")
     assert contents(out) == contents(tmp_path / "whole")
 
 

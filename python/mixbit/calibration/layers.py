@@ -17,7 +17,7 @@ from mlx_lm.models.base import create_attention_mask
 from mixbit.calibration.inputs import layer_and_role, place_of
 from mixbit.calibration.record import Recorder, Sums
 from mixbit.calibration.saved import write_places
-from mixbit.checkpoint import ModelStructure, ModuleShape
+from mixbit.checkpoint import ModelStructure, ModuleShape, TensorInfo, gather_rows
 from mixbit.errors import MixbitError
 from mixbit.integration import body_and_head
 from mixbit.kld.files import save
@@ -52,11 +52,16 @@ class LayerRun:
         places: Places,
         folder: Path,
         hessian: re.Pattern[str] | None,
+        embedding: TensorInfo | None,
     ) -> None:
-        """Take a lazily loaded model, tokens [B, T] each, and a folder for the files."""
+        """Take a lazily loaded model, tokens [B, T] each, and a folder for the files.
+
+        ``embedding`` is where the embedding lies, unless it is packed: of the largest matrix only
+        the rows of tokens that occur are read.
+        """
         self._body, _ = body_and_head(model)
         self._batches, self._places, self._folder = batches, places, folder
-        self._hessian = hessian
+        self._hessian, self._embedding = hessian, embedding
         self._files = [folder / f"layer-{i:05d}.safetensors" for i in range(len(places))]
 
     def run(self, progress: Progress | None) -> list[Path]:
@@ -71,6 +76,8 @@ class LayerRun:
                 stream = self._through(index, layer, sums, stream)
                 places = {path: own.statistics() for path, own in sums.items()}
                 save(self._files[index], partial(write_places, places=places))
+                del sums, places  # as large as the layer, with Hessians
+                mx.clear_cache()
                 self._stream_file(index - 1).unlink(missing_ok=True)
             if progress is not None:
                 progress(index + 1, len(self._files), layer.rstrip(".") or "output head")
@@ -94,8 +101,14 @@ class LayerRun:
                     f"The data hold tokens from {tokens.min()} to {tokens.max()}, but the model's "
                     f"vocabulary is 0 to {rows - 1}; were they made with another tokenizer?"
                 )
-        stream = [self._body.embed_tokens(mx.array(tokens)) for tokens in self._batches]
+        if self._embedding is None:
+            stream = [self._body.embed_tokens(mx.array(tokens)) for tokens in self._batches]
+        else:
+            used = np.unique(np.concatenate([tokens.ravel() for tokens in self._batches]))
+            table = gather_rows(self._embedding, [range(row, row + 1) for row in used.tolist()])
+            stream = [table[mx.array(np.searchsorted(used, t))] for t in self._batches]
         mx.eval(stream)
+        self._body.embed_tokens = nn.Module()  # its weight may go
         return stream
 
     def _through(

@@ -7,9 +7,13 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+import numpy.typing as npt
+from scipy.linalg import blas
 
 from mixbit import ops
 from mixbit.calibration.statistics import InputStatistics
+
+_BLOCK = 256
 
 
 class Sums:
@@ -24,7 +28,9 @@ class Sums:
         self._square, self._absolute = np.zeros(shape), np.zeros(shape)
         self._count = np.zeros(shape[:-1])
         self._experts = experts
-        self._hessian = np.zeros((in_dims, in_dims), np.float32) if hessian else None
+        # Its lower triangle, until it is asked for.
+        shape = (in_dims, in_dims) if hessian else (0, 0)
+        self._hessian = np.zeros(shape, np.float32, order="F")
         self._new: list[mx.array] = []
         self._rows: mx.array | None = None
 
@@ -33,7 +39,7 @@ class Sums:
         rows = x.reshape(-1, x.shape[-1]).astype(mx.float32)
         count = mx.array(float(len(rows)))
         self._new = [rows.square().sum(axis=0), rows.abs().sum(axis=0), count]
-        self._rows = None if self._hessian is None else rows
+        self._rows = rows if self._hessian.size else None
 
     def add_routed(self, x: mx.array, indices: mx.array) -> None:
         """Take in what experts ``indices`` [...] read: ``x``, broadcast to [..., 1, in_dims]."""
@@ -57,19 +63,33 @@ class Sums:
         self._square += np.asarray(square)
         self._absolute += np.asarray(absolute)
         self._count += np.asarray(count)
-        if self._hessian is not None:
-            rows = np.asarray(self._rows)  # numpy's product is many times MLX's on a CPU
-            self._hessian += rows.T @ rows
+        if self._rows is not None:  # LAPACK's product is many times MLX's on a CPU
+            rows, hessian = np.asarray(self._rows).T, self._hessian
+            self._hessian = blas.ssyrk(1, rows, beta=1, c=hessian, lower=1, overwrite_c=1)
+        self._new, self._rows = [], None
 
     def statistics(self) -> InputStatistics:
-        """The means."""
+        """The means, at the end: the Hessian, which is large, goes with them."""
         count = np.maximum(self._count, 1)
+        hessian, self._hessian = self._hessian, np.zeros((0, 0), np.float32)
+        if hessian.size:
+            hessian /= np.float32(count)
+            _mirror(hessian)
         return InputStatistics(
             mean_square=mx.array((self._square / count[..., None]).astype(np.float32)),
             count=mx.array(self._count.astype(np.float32)),
             mean_abs=mx.array((self._absolute / count[..., None]).astype(np.float32)),
-            hessian=None if self._hessian is None else mx.array(self._hessian / np.float32(count)),
+            hessian=mx.array(hessian) if hessian.size else None,
         )
+
+
+def _mirror(square: npt.NDArray[np.float32]) -> None:
+    """Fill the upper triangle of a symmetric matrix from the lower, in place."""
+    for begin in range(0, len(square), _BLOCK):
+        end = begin + _BLOCK
+        square[:begin, begin:end] = square[begin:end, :begin].T
+        corner = np.tril(square[begin:end, begin:end])
+        square[begin:end, begin:end] = corner + np.tril(corner, -1).T
 
 
 class Recorder(nn.Module):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mixbit.calibration.layers import LayerRun, Progress, measured_places
 from mixbit.calibration.saved import SCHEMA, join
-from mixbit.checkpoint import describe
+from mixbit.checkpoint import TensorInfo, describe, open_checkpoint, stem_of
 from mixbit.checkpoint.weights import HYBRIDS
 from mixbit.errors import MixbitError
 from mixbit.integration import load, resolve
@@ -62,7 +62,7 @@ def calibrate(
     *,
     num_samples: int | None = None,
     window: int = 2048,
-    batch_size: int = 4,
+    batch_size: int = 1,
     hessian: str | None = None,
     progress: Progress | None = None,
 ) -> CalibrateReport:
@@ -106,6 +106,7 @@ def calibrate(
         )
     loaded, tokenizer = load(folder, lazy=True)
     documents = read_documents(Path(data), tokenizer)[:num_samples]
+    del tokenizer  # a hundred megabytes, with a vocabulary of this size
     batches = _batches([document.tokens for document in documents], window, batch_size)
     tokens = sum(batch.size for batch in batches)
     identity = {
@@ -123,7 +124,8 @@ def calibrate(
     part = out.with_name(out.name + ".part")
     begin(part, identity)
     places = measured_places(structure)
-    files = LayerRun(loaded, batches, places, part, wanted).run(progress)
+    embedding = _embedding(folder)
+    files = LayerRun(loaded, batches, places, part, wanted, embedding).run(progress)
     join(files, out, identity)
     shutil.rmtree(part)
     return CalibrateReport(
@@ -135,6 +137,12 @@ def calibrate(
         idle_experts=_idle_experts(out),
         seconds=time.monotonic() - begun,
     )
+
+
+def _embedding(folder: Path) -> TensorInfo | None:
+    """Where a model's embedding lies; None where it is packed."""
+    tensors = {stem_of(name): info for name, info in open_checkpoint(folder).tensors.items()}
+    return None if "embed_tokens.scales" in tensors else tensors.get("embed_tokens.weight")
 
 
 def _pattern(hessian: str | None) -> re.Pattern[str] | None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import mlx.core as mx
@@ -18,7 +20,14 @@ import mlx.core as mx
 from mixbit.calibration.imatrix import is_imatrix, read_imatrix
 from mixbit.calibration.inputs import place_of
 from mixbit.calibration.statistics import InputStatistics
-from mixbit.checkpoint import ModelStructure, copy_tensors, describe, read_header
+from mixbit.checkpoint import (
+    ModelStructure,
+    TensorInfo,
+    copy_tensors,
+    describe,
+    read_header,
+    read_rows,
+)
 from mixbit.errors import MixbitError
 
 SCHEMA = "mixbit.calibration/1"
@@ -30,10 +39,18 @@ class Calibration:
     """Statistics of a model's inputs, by module path."""
 
     def __init__(
-        self, places: Mapping[str, InputStatistics], provenance: Mapping[str, Any]
+        self,
+        places: Mapping[str, InputStatistics],
+        provenance: Mapping[str, Any],
+        hessians: Mapping[str, TensorInfo] = MappingProxyType({}),
     ) -> None:
-        """Take statistics by the places of :func:`place_of`, and what they were made of."""
+        """Take statistics by the places of :func:`place_of`, and what they were made of.
+
+        ``hessians`` says where in files those lie that are large: they are read when they are
+        asked for, and not kept.
+        """
         self._places, self.provenance = dict(places), dict(provenance)
+        self._hessians = hessians
 
     @classmethod
     def load(cls, path: Path | str, config: Mapping[str, Any]) -> Calibration:
@@ -49,16 +66,46 @@ class Calibration:
         path = Path(path)
         if not path.is_file():
             raise MixbitError(f"There is no calibration file {path}.")
-        if is_imatrix(path):
-            places, provenance = read_imatrix(path, config)
-        else:
-            places, provenance = _read(path)
-        _check(places, describe(config), path)
-        return cls(places, provenance)
+        calibration = cls(*read_imatrix(path, config)) if is_imatrix(path) else cls(*_read(path))
+        calibration._check(describe(config), path)
+        return calibration
 
     def of(self, path: str) -> InputStatistics | None:
         """Statistics of the input of the module at ``path``; None if they were not taken."""
-        return self._places.get(place_of(path))
+        place = place_of(path)
+        known, info = self._places.get(place), self._hessians.get(place)
+        if known is None or info is None:
+            return known
+        return replace(known, hessian=read_rows(info, 0, info.shape[0]))
+
+    def _check(self, structure: ModelStructure, path: Path) -> None:
+        """Refuse statistics of another model."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for module in structure.modules:
+            experts = (module.experts,) if module.kind == "switch" else ()
+            shapes.setdefault(place_of(module.path), (*experts, module.in_dims))
+        for place, statistics in self._places.items():
+            shape = shapes.get(place)
+            if shape is None:
+                raise MixbitError(f"{path} is of another model: this one has no module {place}.")
+            hessian = self._hessians.get(place)
+            for found, expected in (
+                (statistics.mean_square.shape, shape),
+                (None if statistics.mean_abs is None else statistics.mean_abs.shape, shape),
+                (statistics.count.shape, shape[:-1]),
+                (None if hessian is None else hessian.shape, (shape[-1], shape[-1])),
+            ):
+                if found is not None and tuple(found) != expected:
+                    raise MixbitError(
+                        f"{path} is of another model: its statistics of {place} have shape "
+                        f"{tuple(found)}, not {expected}."
+                    )
+            if not mx.isfinite(statistics.mean_square).all().item():
+                raise MixbitError(
+                    f"{path}: the statistics of {place} are not finite; make it again."
+                )
+            if (statistics.mean_square < 0).any().item():
+                raise MixbitError(f"{path}: a mean square of {place} is negative; make it again.")
 
 
 def write_places(path: Path, places: Mapping[str, InputStatistics]) -> None:
@@ -90,7 +137,9 @@ def join(files: Iterable[Path], out: Path, provenance: Mapping[str, Any]) -> Non
         beside.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> tuple[dict[str, InputStatistics], dict[str, Any]]:
+def _read(
+    path: Path,
+) -> tuple[dict[str, InputStatistics], dict[str, Any], dict[str, TensorInfo]]:
     loaded: Any
     try:
         loaded = mx.load(str(path), format="safetensors", return_metadata=True)
@@ -104,7 +153,6 @@ def _read(path: Path) -> tuple[dict[str, InputStatistics], dict[str, Any]]:
                 mean_square=tensors[f"{name}.mean_square"],
                 count=tensors[f"{name}.count"],
                 mean_abs=tensors.get(f"{name}.mean_abs"),
-                hessian=tensors.get(f"{name}.hessian"),
             )
             for name in names
         }
@@ -112,35 +160,6 @@ def _read(path: Path) -> tuple[dict[str, InputStatistics], dict[str, Any]]:
         raise MixbitError(
             f"{path} is no calibration: neither made by mixbit calibrate nor an imatrix."
         ) from None
-    return places, provenance
-
-
-def _check(places: Mapping[str, InputStatistics], structure: ModelStructure, path: Path) -> None:
-    """Refuse statistics of another model."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for module in structure.modules:
-        experts = (module.experts,) if module.kind == "switch" else ()
-        shapes.setdefault(place_of(module.path), (*experts, module.in_dims))
-    for place, statistics in places.items():
-        shape = shapes.get(place)
-        if shape is None:
-            raise MixbitError(f"{path} is of another model: this one has no module {place}.")
-        for found, expected in _expected(statistics, shape):
-            if found is not None and tuple(found.shape) != expected:
-                raise MixbitError(
-                    f"{path} is of another model: its statistics of {place} have shape "
-                    f"{tuple(found.shape)}, not {expected}."
-                )
-        if not mx.isfinite(statistics.mean_square).all().item():
-            raise MixbitError(f"{path}: the statistics of {place} are not finite; make it again.")
-        if (statistics.mean_square < 0).any().item():
-            raise MixbitError(f"{path}: a mean square of {place} is negative; make it again.")
-
-
-def _expected(
-    statistics: InputStatistics, shape: tuple[int, ...]
-) -> Iterable[tuple[mx.array | None, tuple[int, ...]]]:
-    yield statistics.mean_square, shape
-    yield statistics.mean_abs, shape
-    yield statistics.count, shape[:-1]
-    yield statistics.hessian, (shape[-1], shape[-1])
+    entries = read_header(path)
+    hessians = {name: entries[key] for name in names if (key := f"{name}.hessian") in entries}
+    return places, provenance, hessians

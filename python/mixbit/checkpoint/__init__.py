@@ -18,6 +18,7 @@ from mixbit.checkpoint.model import (
 )
 from mixbit.checkpoint.names import PREFIXES, side_part, stem_of
 from mixbit.checkpoint.structure import ModelStructure, ModuleShape
+from mixbit.checkpoint.tensors import DTYPE_NAMES, Layout, file_header, gather_rows, read_rows
 from mixbit.checkpoint.weights import (
     TIED_BUT_OTHER,
     ModelWeights,
@@ -29,9 +30,11 @@ from mixbit.checkpoint.wording import and_more
 from mixbit.checkpoint.write import write_bytes, write_json
 
 __all__ = [
+    "DTYPE_NAMES",
     "PREFIXES",
     "TIED_BUT_OTHER",
     "Checkpoint",
+    "Layout",
     "ModelStructure",
     "ModelWeights",
     "ModuleShape",
@@ -40,6 +43,8 @@ __all__ = [
     "build_model",
     "copy_tensors",
     "describe",
+    "file_header",
+    "gather_rows",
     "load_file",
     "model_weights",
     "open_checkpoint",
@@ -47,6 +52,7 @@ __all__ = [
     "read_config",
     "read_header",
     "read_json",
+    "read_rows",
     "settle",
     "settled_config",
     "side_part",

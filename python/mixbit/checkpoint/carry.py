@@ -1,12 +1,12 @@
 """Copying tensors from one safetensors file to another byte by byte, whatever their type."""
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from mixbit.checkpoint.files import TensorInfo
+from mixbit.checkpoint.tensors import Layout, file_header
 
 _CHUNK = 1 << 24
 
@@ -25,28 +25,20 @@ def copy_tensors(
     Raises:
         OSError: the file cannot be written.
     """
-    names = list(names)
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    end = 0
-    for name in names:
-        info = tensors[name]
-        begin, end = end, end + info.nbytes
-        header[name] = {"dtype": info.dtype, "shape": info.shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    chosen = {name: tensors[name] for name in names}
+    layouts = {name: Layout(i.dtype, i.shape, i.nbytes) for name, i in chosen.items()}
+    header, _ = file_header(layouts, metadata)
     with target.open("xb") as out:
-        out.write(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            _copy(tensors[name].file, name, out)
+        out.write(header)
+        for info in chosen.values():
+            _copy(info, out)
         out.flush()
         os.fsync(out.fileno())
-    return end
+    return sum(info.nbytes for info in chosen.values())
 
 
-def _copy(source: Path, name: str, out: BinaryIO) -> None:
-    with source.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        begin, end = json.loads(file.read(length))[name]["data_offsets"]
-        file.seek(8 + length + begin)
-        for start in range(begin, end, _CHUNK):
-            out.write(file.read(min(_CHUNK, end - start)))
+def _copy(info: TensorInfo, out: BinaryIO) -> None:
+    with info.file.open("rb") as file:
+        file.seek(info.offset)
+        for start in range(0, info.nbytes, _CHUNK):
+            out.write(file.read(min(_CHUNK, info.nbytes - start)))

@@ -33,12 +33,14 @@ class TensorInfo:
         dtype: safetensors' name of the element type, such as ``"BF16"``.
         shape: its dimensions.
         nbytes: bytes it takes in the file.
+        offset: where in the file they begin.
     """
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -157,18 +159,21 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
     # exactly, so a truncated file is found here and not in the middle of the work.
     try:
         with safe_open(file, framework="numpy") as handle:
-            slices = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118
-            return {
-                name: _tensor_info(file, name, part.get_dtype(), tuple(part.get_shape()))
-                for name, part in slices.items()
-            }
+            names = list(handle.keys())
+        with file.open("rb") as content:
+            length = int.from_bytes(content.read(8), "little")
+            header = json.loads(content.read(length))
     except (SafetensorError, OSError) as error:
         raise MixbitError(
             f"{file} is truncated or not a safetensors file ({error}); fetch it again."
         ) from None
+    return {name: _tensor_info(file, name, header[name], 8 + length) for name in names}
 
 
-def _tensor_info(file: Path, name: str, dtype: str, shape: tuple[int, ...]) -> TensorInfo:
+def _tensor_info(file: Path, name: str, entry: Mapping[str, Any], data: int) -> TensorInfo:
+    """What an entry of a checked header says; tensors begin behind byte ``data``."""
+    dtype, shape = entry["dtype"], tuple(entry["shape"])
     if dtype not in _DTYPE_BITS:
         raise MixbitError(f"Tensor {name} in {file} has the unknown type {dtype}.")
-    return TensorInfo(file, dtype, shape, math.prod(shape) * _DTYPE_BITS[dtype] // 8)
+    nbytes = math.prod(shape) * _DTYPE_BITS[dtype] // 8
+    return TensorInfo(file, dtype, shape, nbytes, data + entry["data_offsets"][0])

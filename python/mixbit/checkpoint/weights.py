@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from mixbit.checkpoint.files import Checkpoint
+from mixbit.checkpoint.files import Checkpoint, TensorInfo
 from mixbit.checkpoint.model import parameter_shapes
 from mixbit.checkpoint.names import side_part, stem_of
 from mixbit.checkpoint.norms import check_gains, raw_convolutions
@@ -34,10 +34,12 @@ class ModelWeights:
     Attributes:
         weights: name to array, unevaluated; of packed modules the packed parts.
         left_out: what the file holds besides, each name with the reason.
+        stored: where those lie that are, as they stand, a tensor of a file.
     """
 
     weights: dict[str, mx.array]
     left_out: dict[str, str]
+    stored: dict[str, TensorInfo]
 
 
 def model_weights(checkpoint: Checkpoint, model: nn.Module, model_type: str) -> ModelWeights:
@@ -53,6 +55,7 @@ def model_weights(checkpoint: Checkpoint, model: nn.Module, model_type: str) -> 
     weights: dict[str, mx.array] = {}
     for file in checkpoint.files:
         weights |= load_file(file)
+    loaded = dict(weights)
     left_out = {name: _SIDE_REASONS[part] for name in weights if (part := side_part(name))}
     left_out |= _spare_head(weights, model)
     weights = {name: value for name, value in weights.items() if name not in left_out}
@@ -63,7 +66,9 @@ def model_weights(checkpoint: Checkpoint, model: nn.Module, model_type: str) -> 
     weights = _sanitised(weights, model, checkpoint, model_type)
     if hybrid:
         check_gains(weights, were_raw, checkpoint.folder)
-    return ModelWeights(weights, left_out)
+    places = {id(value): checkpoint.tensors[name] for name, value in loaded.items()}
+    stored = {name: places[id(value)] for name, value in weights.items() if id(value) in places}
+    return ModelWeights(weights, left_out, stored)
 
 
 def settle(

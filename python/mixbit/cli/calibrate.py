@@ -35,7 +35,7 @@ def register(commands: Any) -> None:
         help="cut documents into windows of so many tokens (default: 2048)",
     )
     parser.add_argument(
-        "--batch-size", type=int, default=4, help="windows of equal length run together at most"
+        "--batch-size", type=int, default=1, help="windows of equal length run together at most"
     )
     parser.add_argument(
         "--hessian",

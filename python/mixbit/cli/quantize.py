@@ -16,7 +16,7 @@ def register(commands: Any) -> None:
         help="quantise a model by a plan or a recipe",
         description="Writes a checkpoint that mixbit and stock mlx-lm both load. "
         "Refuses an output folder that exists. A run that was interrupted goes on "
-        "from the last file that was finished, given again alike.",
+        "from the last layer that was finished, given again alike.",
     )
     parser.add_argument("--model", required=True, help="unquantised model folder or hub id")
     parser.add_argument("--mlx-path", required=True, metavar="OUT", help="folder to write")

@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mixbit.checkpoint import (
+    DTYPE_NAMES,
     TIED_BUT_OTHER,
     ModelStructure,
     build_model,
@@ -23,11 +24,6 @@ from mixbit.plan.readers.packed import Stored, contradictions, packed_specs
 from mixbit.plan.readers.request import block_in
 
 __all__ = ["is_mlx", "load_model"]
-
-_DTYPES = {
-    mx.uint32: "U32", mx.uint8: "U8", mx.int8: "I8",
-    mx.float16: "F16", mx.bfloat16: "BF16", mx.float32: "F32",
-}  # fmt: skip
 
 
 def is_mlx(folder: Path, config: dict[str, Any]) -> bool:
@@ -68,7 +64,7 @@ def load_model(
     found = model_weights(checkpoint, model, model_type)
     weights = found.weights
     stored = {
-        name: Stored(_DTYPES.get(value.dtype, str(value.dtype)), tuple(value.shape))
+        name: Stored(DTYPE_NAMES.get(value.dtype, str(value.dtype)), tuple(value.shape))
         for name, value in weights.items()
     }
     packed = packed_specs(stored, structure, str(folder))

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import mlx.core as mx
 
+from mixbit.checkpoint import DTYPE_NAMES, Layout
 from mixbit.plan import QuantSpec
+
+PARTS = ("weight", "scales", "biases")
+"""Of a packed weight; of the fp modes only the first two."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +35,24 @@ class Unit:
         """The module whose weight it is, or the parameter itself if it is no weight."""
         return self.name.removesuffix(".weight")
 
+    @cached_property
+    def layouts(self) -> dict[str, Layout]:
+        """What is stored of it, by name."""
+        outline = mx.zeros(self.shape, dtype=self.dtype)  # never computed
+        if self.spec is None:
+            stored = {self.name: outline}
+        else:
+            parts = mx.quantize(outline, self.spec.group_size, self.spec.bits, mode=self.spec.mode)
+            stored = {f"{self.path}.{p}": a for p, a in zip(PARTS, parts, strict=False)}
+        return {
+            name: Layout(DTYPE_NAMES[value.dtype], tuple(value.shape), value.nbytes)
+            for name, value in stored.items()
+        }
+
     @property
     def nbytes(self) -> int:
         """Bytes that it takes, packed parts together."""
-        outline = mx.zeros(self.shape, dtype=self.dtype)  # never computed
-        if self.spec is None:
-            return outline.nbytes
-        parts = mx.quantize(outline, self.spec.group_size, self.spec.bits, mode=self.spec.mode)
-        return sum(part.nbytes for part in parts)
+        return sum(layout.nbytes for layout in self.layouts.values())
 
 
 def make_unit(name: str, value: mx.array, dtype: mx.Dtype | None, spec: QuantSpec | None) -> Unit:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import mlx.core as mx
 
 from mixbit.calibration import Calibration, InputStatistics, layer_and_role
-from mixbit.checkpoint import Checkpoint
+from mixbit.checkpoint import Checkpoint, TensorInfo, read_rows
 from mixbit.errors import MixbitError
 from mixbit.quantization.embedding import embedding_statistics
 from mixbit.quantization.fold import Fold, LayerScales, solve
-from mixbit.quantization.methods import Choice
+from mixbit.quantization.journal import Done
+from mixbit.quantization.methods import Choice, Packer
 from mixbit.quantization.methods.packed import all_finite
-from mixbit.quantization.pack import Unit
+from mixbit.quantization.pack import PARTS, Unit
 from mixbit.quantization.source import first_non_finite
 
-_PARTS = ("weight", "scales", "biases")  # of the fp modes only the first two
+# Elements of a large matrix worked on at once.
+_PIECE = 1 << 24
 
 
 class Quantiser:
@@ -26,56 +28,68 @@ class Quantiser:
         self,
         checkpoint: Checkpoint,
         weights: dict[str, mx.array],
+        stored: Mapping[str, TensorInfo],
         choice: Choice,
         calibration: Calibration | None,
         folds: Mapping[str, Sequence[Fold]],
         readers: Mapping[str, Sequence[str]],
         units: Sequence[Unit],
+        done: Done,
     ) -> None:
         """Take over ``weights``: they leave it as they are done, layer by layer.
 
         Args:
             checkpoint: where they come from, for messages.
             weights: parameters by name.
+            stored: where those lie that are a tensor of a file as it stands.
             choice: the method.
             calibration: of the model.
             folds: by layer, empty for none.
             readers: of each norm, in the model's order; empty where they are not known.
             units: the work on all of them, in the order in which they will be asked for.
+            done: takes up what folds changed, and the modules for which the method did not serve.
         """
-        self._checkpoint, self._weights = checkpoint, weights
+        self._checkpoint, self._weights, self._stored = checkpoint, weights, stored
         self._choice, self._calibration = choice, calibration
         self._folds, self._readers = folds, readers
         self._specs = {unit.path: unit.spec for unit in units}
         self._dtypes = {unit.path: unit.dtype for unit in units}
         self._layer, self._scales = "", LayerScales()
-        self.changed = 0
-        """Tensors that folds have changed so far."""
-        self.fallbacks: dict[str, str] = {}
-        """Modules that were quantised by less than what was asked for, each with the reason."""
+        self._done = done
 
     def skip(self, unit: Unit) -> None:
-        """Let go of a parameter that is done already."""
-        self._enter(unit)
+        """Let go of a parameter that is done already, with all of its layer."""
         del self._weights[unit.name]
 
-    def tensors(self, unit: Unit) -> dict[str, mx.array]:
-        """What is stored of a parameter: itself, or packed weight, scales and biases; evaluated.
+    def pieces(self, unit: Unit) -> Iterator[dict[str, mx.array]]:
+        """What is stored of a parameter, evaluated: itself, or packed weight, scales and biases.
+
+        Some rows after the other, where it is a matrix so large that it would be felt.
 
         Raises:
             MixbitError: it cannot be read, or is not finite.
         """
         self._enter(unit)
-        value = self._weights.pop(unit.name)
-        self._check(unit, value.astype(unit.dtype))
-        value = self._scales.parameter(unit.name, value)
-        if unit.spec is None:
-            stored = {unit.name: value.astype(unit.dtype)}
-        else:
-            parts = self._packed(unit, value)
-            stored = {f"{unit.path}.{p}": a for p, a in zip(_PARTS, parts, strict=False)}
-        mx.eval(stored)
-        return stored
+        packer = self._packer(unit)
+        for rows in self._rows(unit):
+            self._check(unit, rows.astype(unit.dtype))
+            value = self._scales.parameter(unit.name, rows)
+            if not self._scales.holds(unit.path):
+                value = value.astype(unit.dtype)
+            stored = self._stored_parts(unit, value, packer)
+            mx.eval(stored)
+            yield stored
+
+    def _rows(self, unit: Unit) -> Iterator[mx.array]:
+        value, info = self._weights.pop(unit.name), self._stored.get(unit.name)
+        whole = info is None or value.ndim != 2 or value.size <= _PIECE
+        if info is None or whole or self._scales.holds(unit.path):
+            yield value
+            return
+        count, width = value.shape
+        step = max(1, _PIECE // width)
+        for begin in range(0, count, step):
+            yield read_rows(info, begin, min(begin + step, count))
 
     def _enter(self, unit: Unit) -> None:
         """Find the scales of a layer when its first parameter is asked for."""
@@ -92,24 +106,35 @@ class Quantiser:
             if scale is not None:
                 source = self._weights[f"{fold.source}.weight"]
                 self._scales.add(fold, scale, source.astype(dtype) if fold.is_norm else None)
-        self.changed += self._scales.changed
+        self._done.changed += self._scales.changed
 
-    def _packed(self, unit: Unit, value: mx.array) -> tuple[mx.array, ...]:
+    def _packer(self, unit: Unit) -> Packer | None:
+        """What packs the parameter in the affine mode."""
+        if unit.spec is None:
+            return None
+        if unit.spec.mode == "affine":
+            packer = self._choice.packer(self._statistics(unit.path))
+            reason = packer.reason
+        else:
+            packer = None
+            reason = f"Mode {unit.spec.mode} is rounded to nearest."
+        if reason is not None and self._choice.name != "rtn":
+            self._done.fallbacks[unit.path] = reason
+        return packer
+
+    def _stored_parts(
+        self, unit: Unit, value: mx.array, packer: Packer | None
+    ) -> dict[str, mx.array]:
         spec = unit.spec
-        assert spec is not None
-        if spec.mode != "affine":
-            if self._choice.name != "rtn":
-                self.fallbacks[unit.path] = f"Mode {spec.mode} is rounded to nearest."
+        if spec is None:
+            return {unit.name: value.astype(unit.dtype)}
+        parts: Sequence[mx.array]
+        if packer is None:
             value = value.astype(unit.dtype)
-            return tuple(mx.quantize(value, spec.group_size, spec.bits, mode=spec.mode))
-        if unit.path not in self._scales.columns and unit.path not in self._scales.rows:
-            value = value.astype(unit.dtype)
-        packed, reason = self._choice.pack(
-            value, self._statistics(unit.path), spec.bits, spec.group_size, unit.dtype
-        )
-        if reason is not None:
-            self.fallbacks[unit.path] = reason
-        return packed
+            parts = mx.quantize(value, spec.group_size, spec.bits, mode=spec.mode)
+        else:
+            parts = packer.pack(value, spec.bits, spec.group_size, unit.dtype)
+        return {f"{unit.path}.{p}": a for p, a in zip(PARTS, parts, strict=False)}
 
     def _statistics(self, path: str) -> InputStatistics | None:
         known = None if self._calibration is None else self._calibration.of(path)

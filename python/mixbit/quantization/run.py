@@ -5,20 +5,20 @@ import importlib.metadata
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from mixbit.calibration import Calibration, readers_of_norms
+from mixbit.calibration import Calibration, layer_and_role, readers_of_norms
 from mixbit.checkpoint import (
     Checkpoint,
     build_model,
     copy_tensors,
     model_weights,
     open_checkpoint,
-    read_header,
     settle,
     settled_config,
     side_part,
@@ -29,11 +29,12 @@ from mixbit.checkpoint.weights import HYBRIDS
 from mixbit.errors import MixbitError
 from mixbit.plan import Plan, check
 from mixbit.quantization.fold import folds_of
+from mixbit.quantization.journal import Done
 from mixbit.quantization.methods import Choice
 from mixbit.quantization.pack import Unit, make_unit
 from mixbit.quantization.quantiser import Quantiser
 from mixbit.quantization.report import QuantizeReport
-from mixbit.quantization.shards import group_by_size, save_shard, shard_name
+from mixbit.quantization.shards import ShardFile, group_by_size, shard_name
 from mixbit.quantization.source import refuse_quantised
 from mixbit.quantization.staging import refuse_existing, staged
 
@@ -44,6 +45,8 @@ _COPIED = (
     "*.tiktoken", "chat_template*", "generation_config.json", "*preprocessor_config.json",
     "vision.safetensors", "mtp.safetensors",
 )  # fmt: skip
+
+_CACHE_BYTES = 64 << 20
 
 Progress = Callable[[int, int, str], None]
 
@@ -63,9 +66,9 @@ def quantize(
 
     By rounding to nearest the packed tensors are bit for bit those of ``mlx_lm.convert`` at the
     same bits; the other methods choose better scales and codes of the same size. Tensors are read,
-    packed and released one by one, so that memory holds about the largest of them and one shard.
-    The checkpoint is written beside ``out_dir`` and renamed to it when it is complete; a run that
-    was interrupted goes on, when called again alike, from the last file that was finished. The
+    packed, written and released one by one, large matrices some rows at a time. The checkpoint is
+    written beside ``out_dir`` and renamed to it when it is complete; a run that was interrupted
+    goes on, when called again alike, from the last layer that was finished. The
     vision tower and MTP layers are carried through untouched, in files of their own
     (``vision.safetensors``, ``mtp.safetensors``) that no loader of text models takes for weights.
 
@@ -115,7 +118,7 @@ def quantize(
     folds = folds_of(structure, checkpoint.config) if choice.fold else {}
     loaded = model_weights(checkpoint, model, structure.model_type)
     weights = settle(loaded.weights, model, source, structure.model_type)
-    left_out = loaded.left_out
+    left_out, stored = loaded.left_out, loaded.stored
     del model, loaded  # they hold every array, and each must go as soon as it is written
     carried = {name: f"{part}.safetensors" for name in left_out if (part := side_part(name))}
     target = _DTYPES.get(dtype or _declared_dtype(checkpoint.config))
@@ -123,7 +126,6 @@ def quantize(
         make_unit(name, value, target, plan.modules.get(name.removesuffix(".weight")))
         for name, value in weights.items()
     ]
-    quantiser = Quantiser(checkpoint, weights, choice, statistics, folds, readers, units)
     nbytes = sum(unit.nbytes for unit in units)
     job = {
         "source": _identity([checkpoint.folder / "config.json", *checkpoint.files]),
@@ -134,13 +136,18 @@ def quantize(
         "calibration": None if calibration is None else _identity([Path(calibration)]),
         "versions": _versions(),
     }
-    with staged(out_dir, job) as staging:
+    with staged(out_dir, job) as staging, _little_cache():
         runs = _shards(units, max_shard_bytes)
         _clear(staging, runs)
+        journal = staging.parent / "done.json"
+        done = Done.load(journal)
+        quantiser = Quantiser(
+            checkpoint, weights, stored, choice, statistics, folds, readers, units, done
+        )
         side_bytes = sum(checkpoint.tensors[name].nbytes for name in carried)
         _refuse_full_disk(out_dir, nbytes + side_bytes, staging)
-        weight_map = _write_weights(runs, staging, quantiser, progress)
-        if choice.fold and not quantiser.changed:
+        weight_map = _write_weights(runs, staging, quantiser, done, journal, progress)
+        if choice.fold and not done.changed:
             raise MixbitError(
                 f"awq found no scale that helps: nothing that the plan packs in {source} reads "
                 f"what {calibration} knows; choose another method."
@@ -157,7 +164,7 @@ def quantize(
         _copy_side_files(checkpoint.folder, staging)
         write_json(
             staging / "mixbit.json",
-            _sidecar(checkpoint, plan, choice, statistics, quantiser.changed),
+            _sidecar(checkpoint, plan, choice, statistics, done.changed),
         )
         open_checkpoint(staging)  # a disk that lost bytes is noticed here
     return QuantizeReport(
@@ -169,8 +176,8 @@ def quantize(
         carried=carried,
         dropped={name: why for name, why in left_out.items() if name not in carried},
         method=choice.name,
-        changed=quantiser.changed,
-        fallbacks=quantiser.fallbacks,
+        changed=done.changed,
+        fallbacks=done.fallbacks,
         seconds=time.monotonic() - begun,
     )
 
@@ -189,28 +196,49 @@ def _clear(folder: Path, runs: Mapping[str, list[Unit]]) -> None:
 
 
 def _write_weights(
-    runs: Mapping[str, list[Unit]], folder: Path, quantiser: Quantiser, progress: Progress | None
+    runs: Mapping[str, list[Unit]],
+    folder: Path,
+    quantiser: Quantiser,
+    done: Done,
+    journal: Path,
+    progress: Progress | None,
 ) -> dict[str, str]:
-    """Pack and write the files that are not there yet; returns each tensor's file."""
-    total, done = sum(map(len, runs.values())), 0
+    """Pack and write what is not there yet, a layer after the other; returns each tensor's file."""
+    layers = [layer_and_role(unit.name)[0] for units in runs.values() for unit in units]
+    taken_up, first = done.units, 0
     weight_map: dict[str, str] = {}
     for name, units in runs.items():
-        file, shard = folder / name, dict[str, mx.array]()
-        is_there = file.exists()
-        for unit in units:
-            if is_there:
-                quantiser.skip(unit)
-            else:
-                shard |= quantiser.tensors(unit)
-            done += 1
-            if progress is not None:
-                progress(done, total, unit.name)
-        if not is_there:
-            save_shard(file, shard)
-        weight_map |= dict.fromkeys(read_header(file), name)
-        del shard
-        mx.clear_cache()
+        layouts = {key: layout for unit in units for key, layout in unit.layouts.items()}
+        weight_map |= dict.fromkeys(layouts, name)
+        begin = min(max(taken_up - first, 0), len(units))
+        for unit in units[:begin]:
+            quantiser.skip(unit)
+        first += len(units)
+        if begin == len(units):
+            continue
+        with ShardFile(folder / name, layouts) as file:
+            for count, unit in enumerate(units[begin:], first - len(units) + begin + 1):
+                for stored in quantiser.pieces(unit):
+                    for key, rows in stored.items():
+                        file.append(key, rows)
+                if count == len(layers) or layers[count] != layers[count - 1]:
+                    file.flush()
+                    done.units = count
+                    done.save(journal)
+                if progress is not None:
+                    progress(count, len(layers), unit.name)
+            file.flush()
     return weight_map
+
+
+@contextmanager
+def _little_cache() -> Iterator[None]:
+    """Keep MLX from holding on to much of what it has freed."""
+    previous = mx.set_cache_limit(_CACHE_BYTES)
+    try:
+        yield
+    finally:
+        mx.set_cache_limit(previous)
 
 
 def _write_config(config: dict[str, Any], plan: Plan, dtype: str | None, folder: Path) -> None:

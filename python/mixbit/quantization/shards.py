@@ -1,11 +1,16 @@
 """Spreading a checkpoint over files, and writing them."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 
+from mixbit.checkpoint import Layout, file_header
 from mixbit.errors import MixbitError
 
 
@@ -29,19 +34,64 @@ def shard_name(index: int, count: int) -> str:
     return f"model-{index + 1:05d}-of-{count:05d}.safetensors" if count > 1 else "model.safetensors"
 
 
-def save_shard(path: Path, tensors: dict[str, mx.array]) -> None:
-    """Write evaluated tensors to a safetensors file, which is there when it is whole.
+class ShardFile:
+    """A safetensors file whose tensors are written some rows at a time.
 
-    Raises:
-        MixbitError: the file cannot be written.
+    It has its whole header from the start. Opened again it can be gone on with, a tensor after the
+    other.
     """
-    beside = path.with_name(f".{path.name}")
-    try:
-        mx.save_safetensors(str(beside), tensors, {"format": "mlx"})
-        flush([beside])
-        beside.replace(path)
-    except (OSError, RuntimeError) as error:
-        raise MixbitError(f"{path.name} cannot be written: {error}.") from None
+
+    def __init__(self, path: Path, layouts: Mapping[str, Layout]) -> None:
+        """Open the file at ``path``, or make it.
+
+        Args:
+            path: the file.
+            layouts: all its tensors, in order.
+
+        Raises:
+            MixbitError: it cannot be written.
+        """
+        header, self._at = file_header(layouts, {"format": "mlx"})
+        self._path = path
+        with self._writing():
+            self._file = path.open("r+b" if path.exists() else "xb")
+            self._file.write(header)
+
+    def append(self, name: str, rows: mx.array) -> None:
+        """Write the next rows of a tensor, evaluated.
+
+        Raises:
+            MixbitError: they cannot be written.
+        """
+        content = np.asarray(mx.contiguous(rows).view(mx.uint8))
+        with self._writing():
+            self._file.seek(self._at[name])
+            self._file.write(content.data)
+        self._at[name] += content.nbytes
+
+    def flush(self) -> None:
+        """Have the disk hold what was written.
+
+        Raises:
+            MixbitError: it cannot.
+        """
+        with self._writing():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def __enter__(self) -> ShardFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # what counts has been flushed
+            self._file.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise MixbitError(f"{self._path.name} cannot be written: {error.strerror}.") from None
 
 
 def flush(paths: Iterable[Path]) -> None:

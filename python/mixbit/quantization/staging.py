@@ -23,15 +23,15 @@ def staged(out_dir: Path, job: Mapping[str, Any]) -> Iterator[Path]:
 
     It lies in ``.NAME.part`` beside ``out_dir``. A failure removes it, with the parents that were
     made for it. What interrupts the process (Ctrl-C, SIGTERM, a kill) leaves it, and the next call
-    for the same job finds what was written; another job begins anew.
+    for the same job finds what was written.
 
     Args:
         out_dir: the folder to make.
         job: all that the content depends on, JSON values.
 
     Raises:
-        MixbitError: ``out_dir`` exists, at the start or at the end, cannot be written, or another
-            process is writing it.
+        MixbitError: ``out_dir`` exists, at the start or at the end, cannot be written, another
+            process is writing it, or another job has begun it.
     """
     refuse_existing(out_dir)
     part = out_dir.with_name(f".{out_dir.name}.part")
@@ -39,14 +39,14 @@ def staged(out_dir: Path, job: Mapping[str, Any]) -> Iterator[Path]:
     try:
         part.mkdir(parents=True, exist_ok=True)
         with _alone(part, out_dir):
-            content = _taken_up(part, job)
+            content = _taken_up(part, job, out_dir)
             yield content
             flush([*content.iterdir(), content])
             refuse_existing(out_dir)
             content.rename(out_dir)
             flush([out_dir.parent])
         shutil.rmtree(part)
-    except (KeyboardInterrupt, SystemExit, _BusyError):
+    except (KeyboardInterrupt, SystemExit, _OthersError):
         raise
     except BaseException as error:
         shutil.rmtree(part, ignore_errors=True)
@@ -64,8 +64,8 @@ def refuse_existing(out_dir: Path) -> None:
         raise MixbitError(f"{out_dir} exists already; remove it or name another folder.")
 
 
-class _BusyError(MixbitError):
-    """Another process has the folder."""
+class _OthersError(MixbitError):
+    """The folder is another run's, and is left to it."""
 
 
 @contextmanager
@@ -74,22 +74,29 @@ def _alone(part: Path, out_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _BusyError(f"Another process is writing {out_dir}; wait for it.") from None
+            raise _OthersError(f"Another process is writing {out_dir}; wait for it.") from None
         yield
 
 
-def _taken_up(part: Path, job: Mapping[str, Any]) -> Path:
+def _taken_up(part: Path, job: Mapping[str, Any], out_dir: Path) -> Path:
     """The folder for the content: as it was left by the same job, else empty."""
     content, path = part / _CONTENT, part / _JOB
-    text = json.dumps(job, sort_keys=True)
+    job = json.loads(json.dumps(job))
     try:
-        is_same = json.dumps(json.loads(path.read_text()), sort_keys=True) == text
+        begun = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        is_same = False
-    if not is_same:
-        path.unlink(missing_ok=True)
-        shutil.rmtree(content, ignore_errors=True)
-    content.mkdir(exist_ok=True)
-    if not is_same:
-        write_json(path, job)
+        begun = None
+    if isinstance(begun, dict) and content.is_dir():
+        other = sorted(key for key in begun.keys() | job.keys() if begun.get(key) != job.get(key))
+        if other:
+            raise _OthersError(
+                f"{out_dir} was begun with another {', '.join(other)}; finish that, or remove "
+                f"{part} to begin anew."
+            )
+        return content
+    for file in part.iterdir():
+        if file.name != _LOCK:
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+    content.mkdir()
+    write_json(path, job)
     return content

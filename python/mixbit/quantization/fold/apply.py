@@ -70,6 +70,10 @@ class LayerScales:
             hessian=None if hessian is None else hessian / mx.outer(s, s),
         )
 
+    def holds(self, path: str) -> bool:
+        """Whether there are scales for the module's weight."""
+        return path in self.columns or path in self.rows
+
     @property
     def changed(self) -> int:
         """How many tensors are changed."""

@@ -1,8 +1,8 @@
 """Ways to choose the codes, scales and biases of a weight, each a function of one signature."""
 
-from mixbit.quantization.methods.choice import NAMES, Choice
+from mixbit.quantization.methods.choice import NAMES, Choice, Packer
 from mixbit.quantization.methods.clip import clip
-from mixbit.quantization.methods.gptq import HessianError, gptq
+from mixbit.quantization.methods.gptq import Feedback, HessianError, gptq
 from mixbit.quantization.methods.packed import Method, Packed
 from mixbit.quantization.methods.rtn import rtn
 from mixbit.quantization.methods.search import search
@@ -10,9 +10,11 @@ from mixbit.quantization.methods.search import search
 __all__ = [
     "NAMES",
     "Choice",
+    "Feedback",
     "HessianError",
     "Method",
     "Packed",
+    "Packer",
     "clip",
     "gptq",
     "rtn",

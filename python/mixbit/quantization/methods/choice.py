@@ -9,7 +9,7 @@ import mlx.core as mx
 from mixbit.calibration import InputStatistics
 from mixbit.errors import MixbitError
 from mixbit.quantization.methods.clip import clip
-from mixbit.quantization.methods.gptq import HessianError, gptq
+from mixbit.quantization.methods.gptq import Feedback, HessianError, gptq
 from mixbit.quantization.methods.packed import Method, Packed
 from mixbit.quantization.methods.rtn import rtn
 from mixbit.quantization.methods.search import search
@@ -53,6 +53,15 @@ class Choice:
         rounding = clip if fold else rtn
         return cls(name, search if "search" in parts else rounding, "gptq" in parts, fold)
 
+    def packer(self, statistics: InputStatistics | None) -> Packer:
+        """What packs a weight whose input has these statistics, or parts of it."""
+        if not self.feedback:
+            return Packer(self.scales, statistics)
+        try:
+            return Packer(self.scales, statistics, Feedback.of(statistics))
+        except HessianError as error:
+            return Packer(self.scales, statistics, reason=str(error))
+
     def pack(
         self,
         weight: mx.array,
@@ -69,13 +78,32 @@ class Choice:
         Raises:
             MixbitError: as a :class:`Method`.
         """
-        reason = None
-        if self.feedback and weight.ndim == 2:
-            try:
-                packed = gptq(weight, statistics, bits, group_size, scales=self.scales, dtype=dtype)
-                return packed, None
-            except HessianError as error:
-                reason = str(error)
-        elif self.feedback:
-            reason = "Experts have no Hessian."
-        return self.scales(weight, statistics, bits, group_size, dtype=dtype), reason
+        packer = self.packer(statistics)
+        return packer.pack(weight, bits, group_size, dtype), packer.reason
+
+
+@dataclass(frozen=True)
+class Packer:
+    """A choice, ready for one weight; rows of it may come one part after the other.
+
+    Attributes:
+        scales: chooses scales and biases.
+        statistics: of the weight's input.
+        feedback: what chooses the codes; None for those nearest.
+        reason: why there is no feedback, where it was asked for.
+    """
+
+    scales: Method
+    statistics: InputStatistics | None
+    feedback: Feedback | None = None
+    reason: str | None = None
+
+    def pack(self, weight: mx.array, bits: int, group_size: int, dtype: mx.Dtype) -> Packed:
+        """Quantise as a :class:`Method` does.
+
+        Raises:
+            MixbitError: as a :class:`Method`.
+        """
+        if self.feedback is None:
+            return self.scales(weight, self.statistics, bits, group_size, dtype=dtype)
+        return gptq(weight, self.feedback, bits, group_size, scales=self.scales, dtype=dtype)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import lapack
 
 from mixbit.calibration import InputStatistics
 from mixbit.errors import MixbitError
@@ -15,16 +18,36 @@ Floats = npt.NDArray[np.float32]
 # Added to the Hessian's diagonal, as a share of its mean, in turn until it can be factored.
 _DAMPING = (0.01, 0.1, 1.0)
 # Weights worked on at once, in fp32.
-_CHUNK = 1 << 26
+_CHUNK = 1 << 23
 
 
 class HessianError(MixbitError):
     """The Hessian is missing or cannot be factored; another method has to serve."""
 
 
+@dataclass(frozen=True)
+class Feedback:
+    """How what a column loses can be made good by those after it.
+
+    Attributes:
+        factor: float32 [K, K], upper triangular U with U^T U the inverse of the damped Hessian.
+    """
+
+    factor: Floats
+
+    @classmethod
+    def of(cls, statistics: InputStatistics | None) -> Feedback:
+        """That of an input.
+
+        Raises:
+            HessianError: there is no Hessian, or it is not that of any input.
+        """
+        return cls(_factor(None if statistics is None else statistics.hessian))
+
+
 def gptq(
     weight: mx.array,
-    statistics: InputStatistics | None,
+    feedback: Feedback,
     bits: int,
     group_size: int,
     *,
@@ -40,16 +63,15 @@ def gptq(
     their part.
 
     Args:
-        weight, statistics, bits, group_size, dtype: as a :class:`Method` takes them; ``weight`` is
-            [N, K].
+        weight, bits, group_size, dtype: as a :class:`Method` takes them; ``weight`` is [N, K].
+        feedback: of the layer's input.
         scales: the method that chooses scales and biases.
 
     Raises:
-        HessianError: there is none, or it is not that of any input.
         MixbitError: as a :class:`Method`.
     """
     check_weight(weight, bits, group_size)
-    factor = _factor(None if statistics is None else statistics.hessian)
+    factor = feedback.factor
     step = max(1, _CHUNK // weight.shape[1])
     parts = [
         _rows(weight[i : i + step], factor, bits, group_size, scales, dtype or weight.dtype)
@@ -87,18 +109,19 @@ def _factor(hessian: mx.array | None) -> Floats:
     """Upper triangular U, [K, K], with U^T U the inverse of the damped Hessian."""
     if hessian is None:
         raise HessianError("There is no Hessian; calibrate with --hessian.")
-    h = np.array(hessian, np.float64)
-    diagonal = np.diagonal(h).copy()
+    h = np.asarray(hessian)
+    diagonal = np.diagonal(h).astype(np.float64)
     if not np.isfinite(h).all() or (diagonal < 0).any() or not diagonal.any():
         raise HessianError("The Hessian is not finite, or has no positive diagonal.")
     for damping in _DAMPING:
-        np.fill_diagonal(h, diagonal + damping * diagonal.mean())
-        try:
-            # With rows and columns reversed: h = R R^T with R upper triangular, and U = R^-1.
-            root = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]
-        except np.linalg.LinAlgError:
-            continue
-        return np.triu(np.linalg.inv(root)).astype(np.float32)
+        # With rows and columns reversed: h = L L^T, and U = L^-1. All in the place of one copy.
+        work = h[::-1, ::-1].astype(np.float64, order="F")
+        np.fill_diagonal(work, (diagonal + damping * diagonal.mean())[::-1])
+        work, failed = lapack.dpotrf(work, lower=1, overwrite_a=1)
+        if not failed:
+            work, failed = lapack.dtrtri(work, lower=1, overwrite_c=1)
+        if not failed:
+            return work[::-1, ::-1].astype(np.float32, order="C")
     raise HessianError("The Hessian is not positive, even damped.")
 
 
