@@ -39,9 +39,10 @@ from mixbit.plan import Plan
 from mixbit.plan.names import PathTable
 from mixbit.quantization import quantize
 from mixbit.quantization.methods import Choice
-from mixbit.search import search, sensitivity
+from mixbit.search import Sensitivity, search, sensitivity
 from mixbit.search.choices import Choices
 from mixbit.search.swap import Packing
+from mixbit.search.table import FILE
 
 METHOD = "gptq+search"
 TYPES = {  # a number of llama.cpp's, and whether every matrix gets it
@@ -219,9 +220,12 @@ def main() -> None:
         theirs[name] = (nbytes, loss)
     packing = Packing(Choice.of(METHOD), calibration)
     over = {"window": None, "score": "all", "packing": packing}
-    table = sensitivity(
-        args.model, args.calibrate, work / "sensitivity", group_sizes=(32, 64, 128), **over
-    )
+    if (work / "sensitivity" / FILE).exists():
+        table = Sensitivity.load(work / "sensitivity")
+    else:
+        table = sensitivity(
+            args.model, args.calibrate, work / "sensitivity", group_sizes=(32, 64, 128), **over
+        )
     rest = Choices(table, "tensor", {}).fixed
     budgets = [rest + nbytes for nbytes, _ in theirs.values()]
     found = search(

@@ -1,13 +1,15 @@
 """Plans and methods together: uniform plans and those found at their size, packed in several ways.
 
-    python bench/search_methods.py MODEL --sensitivity DIR --calibration FILE --judge DATA
+    python bench/search_methods.py MODEL --sensitivity DIR [DIR ...] --calibration FILE --judge DATA
 
-The plan at a size is the one of least sum of sensitivities; nothing is refined by measurement here.
+The plan at a size is the one of least sum of sensitivities, in groups of 64 and for each of the
+tables, which may be those of different methods; nothing is refined by measurement here.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import mlx.core as mx
 
@@ -30,14 +32,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model")
-    parser.add_argument("--sensitivity", required=True)
+    parser.add_argument("--sensitivity", nargs="+", required=True)
     parser.add_argument("--calibration", required=True)
     parser.add_argument("--judge", required=True)
     args = parser.parse_args()
     mx.set_default_device(mx.cpu)
     calibration = Calibration.load(args.calibration, read_config(args.model))
-    table = Sensitivity.load(args.sensitivity)
-    choices = Choices(table, table.by, ROUTER_FLOOR)
+    tables = list(map(Sensitivity.load, args.sensitivity))
     print("| method | plan | bytes | mean KLD |\n| --- | --- | ---: | ---: |")
     for method in METHODS:
         packing = Packing(Choice.of(method), calibration)
@@ -45,14 +46,21 @@ def main() -> None:
         trials = place.trials(place.stream)
         for recipe in ("uniform-3", "uniform-4"):
             uniform = Plan.load(recipe, model=place.structure)
-            nbytes = uniform.report()["bytes"]
-            best = choices.knapsack({}).best(nbytes - choices.fixed)
-            assert best is not None
-            found = choices.plan(best, f"found at the size of {recipe}", {})
-            for plan in (uniform, found):
+            plans = [uniform, *(best_at(uniform.report()["bytes"], table) for table in tables)]
+            for plan in plans:
                 (score,) = trials.measure_all([dict(plan.modules)])
                 mean = score.mean(trials.counts)
-                print(f"| {method} | {plan.name} | {plan.report()['bytes']:,} | {mean:.5f} |")
+                nbytes = plan.report()["bytes"]
+                print(f"| {method} | {plan.name} | {nbytes:,} | {mean:.5f} |", flush=True)
+
+
+def best_at(nbytes: int, table: Sensitivity) -> Plan:
+    """The plan of least sum of sensitivities, groups of 64, that takes so many bytes at most."""
+    cells = tuple(cell for cell in table.cells if cell.spec.group_size == 64)
+    choices = Choices(replace(table, cells=cells), table.by, ROUTER_FLOOR)
+    best = choices.knapsack({}).best(nbytes - choices.fixed)
+    assert best is not None
+    return choices.plan(best, f"found by sensitivities of {table.identity['method']['name']}", {})
 
 
 if __name__ == "__main__":

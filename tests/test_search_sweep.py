@@ -162,7 +162,10 @@ def test_the_table_has_every_cell_and_sharing_saves_work(table: Sensitivity, sma
 
 def test_sensitivity_is_told_by_position(table: Sensitivity) -> None:
     """By doublings of context, whose means weighted by their tokens are the mean of all."""
+    stream = Stream.of([Document(tokens) for tokens in documents()], Protocol(32))
+    doublings = [int(context).bit_length() - 1 for context in stream.context]
     tokens = np.array(table.contexts)
+    assert tokens.tolist() == np.bincount(doublings, minlength=len(tokens)).tolist()
     assert tokens.sum() == table.tokens and np.count_nonzero(tokens) > 1
     for cell in table.cells:
         known = np.array(cell.contexts)[tokens > 0]

@@ -118,7 +118,7 @@ class SearchResult:
             "inputs": [
                 {
                     **given.to_json(),
-                    "smaller": {"plan": _file_like(at), **small.to_json()},
+                    "smaller": {"plan": self.file_like(at), **small.to_json()},
                 }
                 for at, (given, small) in enumerate(zip(self.inputs, self.smaller, strict=True))
             ],
@@ -137,11 +137,16 @@ class SearchResult:
         )
         return f"plan-{bpw[limit]:.{digits}f}.json"
 
+    @staticmethod
+    def file_like(at: int) -> str:
+        """Name of the file with the smallest plan as good as an input."""
+        return f"plan-like-{at}.json"
+
     @property
     def files(self) -> dict[str, Tried]:
         """Every plan that is left, by the name of its file."""
         return {self.file_of(found.limit): found.best for found in self.found} | {
-            _file_like(at): small for at, small in enumerate(self.smaller)
+            self.file_like(at): small for at, small in enumerate(self.smaller)
         }
 
     def save(self, folder: Path) -> None:
@@ -167,8 +172,3 @@ class SearchResult:
         }
         name = one.plan.name if one in self.inputs else file_name.removesuffix(".json")
         return Plan(one.plan.modules, name, {**one.plan.provenance, **told}, one.plan.structure)
-
-
-def _file_like(at: int) -> str:
-    """Name of the file with the smallest plan as good as a given one."""
-    return f"plan-like-{at}.json"

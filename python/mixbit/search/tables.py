@@ -73,11 +73,11 @@ def by_cell(table: Sensitivity) -> Rows:
 def plans(result: SearchResult) -> Rows:
     """What was given and, by their files, what was found."""
     rows = [_plan(one, one.plan.name) for one in result.inputs]
-    likes = {
-        f"plan-like-{at}.json": f", as good as {given.plan.name}"
-        for at, given in enumerate(result.inputs)
-    }
-    rows += [_plan(one, file + likes.get(file, "")) for file, one in result.files.items()]
+    rows += [_plan(found.best, result.file_of(found.limit)) for found in result.found]
+    rows += [
+        _plan(small, f"{result.file_like(at)}, as good as {given.plan.name}")
+        for at, (given, small) in enumerate(zip(result.inputs, result.smaller, strict=True))
+    ]
     return ("plan", "bytes", "bits per weight", "predicted", "mean KLD", "error", "top-1"), rows
 
 
