@@ -21,9 +21,9 @@ from mixbit.checkpoint import TensorInfo, describe, open_checkpoint, stem_of
 from mixbit.checkpoint.weights import HYBRIDS
 from mixbit.errors import MixbitError
 from mixbit.integration import load, resolve
-from mixbit.kld.cache import model_hash, versions
 from mixbit.kld.documents import read_documents
 from mixbit.kld.files import begin, sha256
+from mixbit.kld.identity import model_hash, versions
 
 REPORT_SCHEMA = "mixbit.calibrate/1"
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mixbit.kld import KLDResult
     from mixbit.kld.compare import Candidate
 
-_WORST = 20
-
 
 def register(commands: Any) -> None:
     """Add the command and its verbs."""
@@ -259,47 +257,17 @@ def _window(args: argparse.Namespace) -> int | None:
     return args.window or None
 
 
-def _number(value: float | None, form: str = ".6g") -> str:
-    return "-" if value is None else format(value, form)
-
-
 def _table(summary: dict[str, Any]) -> Any:
-    def number(key: str, form: str = ".6g") -> str:
-        return _number(summary[key], form)
+    from mixbit.kld.tables import summary_rows
 
-    rows = [
-        ("tokens", f"{summary['tokens']} in {summary['documents']} documents"),
-        ("mean KLD, nats", number("mean")),
-        ("standard error", number("se", ".2g")),
-        ("median", number("p50")),
-        ("90 %", number("p90")),
-        ("95 %", number("p95")),
-        ("99 %", number("p99")),
-        ("99.9 %", number("p999")),
-        ("max", number("max")),
-        ("min", number("min")),
-        ("mean KL(candidate || reference)", number("reverse_mean")),
-        ("top-1 agreement", number("top1", ".3%")),
-        ("top-5 overlap", number("top5", ".3%")),
-        ("Δp of the true token, mean", number("delta_p_mean", ".3%")),
-        ("Δp of the true token, RMS", number("delta_p_rms", ".3%")),
-        ("perplexity, reference", number("ppl_reference")),
-        ("perplexity, candidate", number("ppl_candidate")),
-        ("perplexity ratio", number("ppl_ratio")),
-        ("tokens without a finite KLD", str(summary["nonfinite"])),
-    ]
-    if "tool_calls_total" in summary:
-        total = summary["tool_calls_total"]
-        rows += [
-            ("tool calls right", f"{summary['tool_calls_right']}/{total}"),
-            ("  of the reference", f"{summary['tool_calls_right_reference']}/{total}"),
-        ]
-    return plain_table(("KL(reference || candidate)", ""), rows, text_columns=2)
+    tokens = ("tokens", f"{summary['tokens']} in {summary['documents']} documents")
+    rows = [tokens, *summary_rows([summary])]
+    return plain_table(("KL(reference ‖ candidate)", ""), rows, text_columns=2)
 
 
 def _kinds(result: KLDResult) -> list[Any]:
     """Figures of each kind of data, where there are several."""
-    from mixbit.kld.tables import by_kind
+    from mixbit.kld.tables import by_kind, number
 
     found = by_kind(result)
     if len(found) < 2:
@@ -308,10 +276,10 @@ def _kinds(result: KLDResult) -> list[Any]:
         (
             row["name"],
             str(row["tokens"]),
-            _number(row["mean"]),
-            _number(row["se"], ".2g"),
-            _number(row["p99"]),
-            _number(row["top1"], ".3%"),
+            number(row["mean"], ".6g"),
+            number(row["se"], ".2g"),
+            number(row["p99"], ".6g"),
+            number(row["top1"], ".3%"),
         )
         for row in found
     ]
@@ -319,21 +287,25 @@ def _kinds(result: KLDResult) -> list[Any]:
 
 
 def _llama_cpp(summary: dict[str, Any]) -> list[Any]:
+    from mixbit.kld.tables import number
+
     if "llama_cpp" not in summary:
         return []
-    rows = [(key, _number(value)) for key, value in summary["llama_cpp"].items()]
+    rows = [(key, number(value, ".6g")) for key, value in summary["llama_cpp"].items()]
     return ["", plain_table(("llama.cpp's figures", ""), rows, text_columns=2)]
 
 
 def _comparison(comparison: dict[str, Any]) -> Any:
+    from mixbit.kld.tables import number
+
     rows = [
         (
             row["name"],
             f"{row['bytes'] / 1e9:.4g}",
-            _number(row["mean"]),
-            _number(row["se"], ".2g"),
-            _number(row["p99"]),
-            _number(row["top1"], ".2%"),
+            number(row["mean"], ".6g"),
+            number(row["se"], ".2g"),
+            number(row["p99"], ".6g"),
+            number(row["top1"], ".2%"),
             "yes" if row["pareto"] else "",
         )
         for row in comparison["rows"]
@@ -342,12 +314,14 @@ def _comparison(comparison: dict[str, Any]) -> Any:
 
 
 def _pairs(comparison: dict[str, Any]) -> Any:
+    from mixbit.kld.tables import number
+
     rows = [
         (
             pair["first"],
             pair["second"],
-            _number(pair["difference"], ".3g"),
-            f"{_number(pair['low'], '.3g')} to {_number(pair['high'], '.3g')}",
+            number(pair["difference"], ".3g"),
+            f"{number(pair['low'], '.3g')} to {number(pair['high'], '.3g')}",
             "yes" if pair["significant"] else "no",
         )
         for pair in comparison["pairs"]

@@ -11,32 +11,27 @@ A folder of safetensors files:
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
-from safetensors.numpy import save as serialise
 
-from mixbit.checkpoint import open_checkpoint, read_json, write_json
+from mixbit.checkpoint import read_json, write_json
 from mixbit.errors import MixbitError
 from mixbit.kld.files import JOB, begin, save, see_together, sha256
+from mixbit.kld.identity import tokenizer_hash, versions
 from mixbit.kld.ranks import ranks
 from mixbit.kld.scorer import Head
-from mixbit.kld.stream import Protocol, Stream
+from mixbit.kld.stream import Stream
+from mixbit.kld.stream_file import STREAM, read_stream, write_stream
 from mixbit.kld.windows import Chunk
 from mixbit.ops import Weight
 
 SCHEMA = "mixbit.kld-reference/1"
 MANIFEST = "manifest.json"
-_STREAM, _HEAD = "stream.safetensors", "head.safetensors"
+_HEAD = "head.safetensors"
 _HEAD_ARRAYS = ("w", "scales", "biases", "bias")
 
 
@@ -55,28 +50,6 @@ def refuse_finished(folder: Path) -> None:
 def shard_name(unit: int) -> str:
     """Name of the file of a unit's hidden states."""
     return f"hidden-{unit:05d}.safetensors"
-
-
-def tokenizer_hash(tokenizer: Any) -> str | None:
-    """Checksum of a tokenizer's vocabulary; ``None`` without one."""
-    if tokenizer is None:
-        return None
-    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
-    return hashlib.sha256(vocabulary.encode()).hexdigest()
-
-
-def model_hash(folder: Path) -> str:
-    """Checksum of a model folder's config and weights."""
-    checkpoint = open_checkpoint(folder)
-    digest = hashlib.sha256(json.dumps(checkpoint.config, sort_keys=True).encode())
-    for file in checkpoint.files:
-        digest.update(f"{file.name} {sha256(file)}\n".encode())
-    return digest.hexdigest()
-
-
-def versions() -> dict[str, str]:
-    """Of what the numbers come from."""
-    return {name: importlib.metadata.version(name) for name in ("mixbit", "mlx", "mlx-lm")}
 
 
 class CacheWriter:
@@ -116,7 +89,7 @@ class CacheWriter:
         if ranks().index == 0:
             self._refuse_full_disk()
             begin(self.folder, self._job)
-            save_arrays(self.folder / _STREAM, stream_arrays(self._stream))
+            write_stream(self.folder, self._stream)
             arrays = self._head_arrays()
             save(self.folder / _HEAD, lambda path: mx.save_safetensors(str(path), arrays))
         see_together(self.folder)
@@ -134,7 +107,7 @@ class CacheWriter:
         """Write the manifest."""
         ranks().wait()
         if ranks().index == 0:
-            names = [_HEAD, _STREAM, *map(shard_name, range(len(self._stream.units)))]
+            names = [_HEAD, STREAM, *map(shard_name, range(len(self._stream.units)))]
             files = {
                 name: {
                     "sha256": sha256(self.folder / name),
@@ -233,10 +206,10 @@ class ReferenceCache:
             raise MixbitError(f"{self.folder / name} is damaged; make the reference again.")
 
     def _read_stream(self) -> Stream:
-        self._check(_STREAM)
-        stream = stream_of(self.folder / _STREAM, self.manifest)
+        self._check(STREAM)
+        stream = read_stream(self.folder, self.manifest)
         if stream.describe() != self.manifest["stream"]:
-            raise MixbitError(f"{self.folder / _STREAM} is not what its manifest says.")
+            raise MixbitError(f"{self.folder / STREAM} is not what its manifest says.")
         return stream
 
     def _read_head(self) -> Weight:
@@ -250,34 +223,3 @@ class ReferenceCache:
             group_size=int(form["group_size"]),
             mode=str(form["mode"]),
         )
-
-
-def save_arrays(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
-    """Write a safetensors file of numpy arrays."""
-    save(path, lambda beside: beside.write_bytes(serialise(arrays)))
-
-
-def stream_arrays(stream: Stream) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays that a stream consists of."""
-    return {name: getattr(stream, name) for name in ("tokens", "offsets", "answers", "kinds")}
-
-
-def stream_of(path: Path, manifest: dict[str, Any]) -> Stream:
-    """A stream from the file that holds its arrays and the manifest beside it.
-
-    Raises:
-        MixbitError: the file is damaged.
-    """
-    try:
-        arrays = load_file(path)
-        return Stream(
-            tokens=arrays["tokens"],
-            offsets=arrays["offsets"],
-            answers=arrays["answers"],
-            kinds=arrays["kinds"],
-            kind_names=tuple(manifest["kinds"]),
-            protocol=Protocol(**manifest["stream"]["protocol"]),
-            unit_tokens=int(manifest["stream"]["unit_tokens"]),
-        )
-    except (OSError, SafetensorError, KeyError) as error:
-        raise MixbitError(f"{path} cannot be read: {error}.") from None

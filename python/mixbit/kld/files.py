@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import save as serialise
+
 from mixbit.checkpoint import read_json, write_json
 from mixbit.errors import MixbitError
 from mixbit.kld.ranks import ranks
@@ -67,6 +70,11 @@ def save(path: Path, write: Callable[[Path], object]) -> None:
         beside.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else error
         raise MixbitError(f"{path} cannot be written: {reason}.") from None
+
+
+def save_arrays(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    """Write a safetensors file of numpy arrays."""
+    save(path, lambda beside: beside.write_bytes(serialise(arrays)))
 
 
 def sha256(path: Path) -> str:

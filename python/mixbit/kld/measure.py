@@ -10,7 +10,8 @@ import mlx.nn as nn
 
 from mixbit.errors import MixbitError
 from mixbit.integration import resolve
-from mixbit.kld.cache import ReferenceCache, model_hash
+from mixbit.kld.cache import ReferenceCache
+from mixbit.kld.identity import model_hash
 from mixbit.kld.llama_cpp import LlamaCppPair
 from mixbit.kld.memory import fitted
 from mixbit.kld.ranks import ranks

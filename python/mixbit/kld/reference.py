@@ -12,15 +12,9 @@ import numpy as np
 
 from mixbit.errors import MixbitError
 from mixbit.integration import load, resolve
-from mixbit.kld.cache import (
-    CacheWriter,
-    ReferenceCache,
-    is_cache,
-    model_hash,
-    refuse_finished,
-    tokenizer_hash,
-)
+from mixbit.kld.cache import CacheWriter, ReferenceCache, is_cache, refuse_finished
 from mixbit.kld.documents import Document, read_documents
+from mixbit.kld.identity import model_hash, tokenizer_hash
 from mixbit.kld.ranks import ranks
 from mixbit.kld.scorer import Scorer
 from mixbit.kld.sizes import Sizes

@@ -15,36 +15,11 @@ from mixbit.errors import MixbitError
 from mixbit.kld import plots
 from mixbit.kld.compare import Candidate, compare
 from mixbit.kld.stream import Protocol
-from mixbit.kld.tables import by_context, by_document, by_kind, worst_tokens
+from mixbit.kld.tables import by_context, by_document, by_kind, number, summary_rows, worst_tokens
 from mixbit.plan import Plan
 
 SCHEMA = "mixbit.kld-report/1"
 WORST = 20
-
-_LINES = (
-    ("size, GB", "gigabytes", ".4g"),
-    ("mean KLD, nats", "mean", ".6g"),
-    ("standard error", "se", ".2g"),
-    ("median", "p50", ".6g"),
-    ("90 %", "p90", ".6g"),
-    ("95 %", "p95", ".6g"),
-    ("99 %", "p99", ".6g"),
-    ("99.9 %", "p999", ".6g"),
-    ("max", "max", ".6g"),
-    ("min", "min", ".6g"),
-    ("mean KL(candidate ‖ reference)", "reverse_mean", ".6g"),
-    ("top-1 agreement", "top1", ".3%"),
-    ("top-5 overlap", "top5", ".3%"),
-    ("Δp of the true token, mean", "delta_p_mean", ".3%"),
-    ("Δp of the true token, RMS", "delta_p_rms", ".3%"),
-    ("perplexity, reference", "ppl_reference", ".6g"),
-    ("perplexity, candidate", "ppl_candidate", ".6g"),
-    ("perplexity ratio", "ppl_ratio", ".6g"),
-    ("tokens without a finite KLD", "nonfinite", "d"),
-    ("tool calls right", "tool_calls_right", "d"),
-    ("tool calls right, reference", "tool_calls_right_reference", "d"),
-    ("tool calls", "tool_calls_total", "d"),
-)
 
 
 def write_report(candidates: Sequence[Candidate], folder: Path) -> None:
@@ -119,7 +94,7 @@ def html(candidates: Sequence[Candidate], figures: dict[str, Any]) -> str:
         documents=figures["candidates"][0]["documents"],
         protocol=_protocol(first.stream.protocol),
         names=names,
-        summary=_summary(figures["candidates"]),
+        summary=[_sizes(figures["candidates"]), *summary_rows(figures["candidates"])],
         pairs=[] if comparison is None else list(map(_pair, comparison["pairs"])),
         plots=_plots(candidates, comparison),
         tables=_tables(figures["candidates"]),
@@ -132,24 +107,14 @@ def html(candidates: Sequence[Candidate], figures: dict[str, Any]) -> str:
     )
 
 
-def number(value: float | None, form: str) -> str:
-    """A figure, or a dash for none."""
-    return "–" if value is None else format(value, form)
-
-
 def _protocol(protocol: Protocol) -> str:
     cut = "Whole documents" if protocol.window is None else f"Windows of {protocol.window} tokens"
     scored = "the second half of each" if protocol.score == "half" else "every prediction"
     return f"{cut}, {scored} scored."
 
 
-def _summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    lines = []
-    for label, key, form in _LINES:
-        values = [row["bytes"] / 1e9 if key == "gigabytes" else row.get(key) for row in rows]
-        if any(value is not None for value in values):
-            lines.append({"label": label, "cells": [number(value, form) for value in values]})
-    return lines
+def _sizes(rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    return "size, GB", *(f"{row['bytes'] / 1e9:.4g}" for row in rows)
 
 
 def _pair(pair: dict[str, Any]) -> tuple[str, ...]:

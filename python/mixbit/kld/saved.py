@@ -17,15 +17,15 @@ from safetensors.numpy import load_file
 
 from mixbit.checkpoint import open_checkpoint, read_json
 from mixbit.errors import MixbitError
-from mixbit.kld.cache import model_hash, save_arrays, stream_arrays, stream_of, versions
-from mixbit.kld.files import JOB, begin, see_together
+from mixbit.kld.files import JOB, begin, save_arrays, see_together
+from mixbit.kld.identity import model_hash, versions
 from mixbit.kld.ranks import ranks
 from mixbit.kld.result import KLDResult
 from mixbit.kld.rows import RowScores
 from mixbit.kld.stream import Stream
+from mixbit.kld.stream_file import STREAM, read_stream, write_stream
 
 SCHEMA = "mixbit.kld-scores/1"
-_STREAM = "stream.safetensors"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ScoreFolder:
         }
         if ranks().index == 0:
             begin(folder, job)
-            save_arrays(folder / _STREAM, stream_arrays(stream))
+            write_stream(folder, stream)
         see_together(folder)
 
     def get(self, unit: int) -> list[RowScores] | None:
@@ -104,7 +104,7 @@ def load_saved(folder: Path) -> list[Saved]:
     if job.get("schema") != SCHEMA:
         raise MixbitError(f"{folder} holds no results of mixbit kld.")
     try:
-        stream = stream_of(folder / _STREAM, job)
+        stream = read_stream(folder, job)
         entries, vocab_size = job["candidates"], int(job["vocab_size"])
         models = [(str(e["name"]), int(e["bytes"]), Path(e["folder"])) for e in entries]
     except (KeyError, TypeError, ValueError) as error:
@@ -129,7 +129,7 @@ def load_saved(folder: Path) -> list[Saved]:
 
 def is_saved(path: Path | str) -> bool:
     """Whether a folder holds results."""
-    return (Path(path) / _STREAM).is_file() and not (Path(path) / "head.safetensors").exists()
+    return (Path(path) / STREAM).is_file() and not (Path(path) / "head.safetensors").exists()
 
 
 def model_bytes(folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""Results told apart: by kind of data, by context, by document, and the worst tokens."""
+"""Results as tables: the summary, by kind of data, context and document, and the worst tokens."""
 
 from __future__ import annotations
 
@@ -12,6 +12,45 @@ from mixbit.kld.result import KLDResult, clustered_error, mean
 from mixbit.kld.stream import Indices
 
 _SHOWN_CONTEXT = 40
+
+SUMMARY = (
+    ("mean KLD, nats", "mean", ".6g"),
+    ("standard error", "se", ".2g"),
+    ("median", "p50", ".6g"),
+    ("90 %", "p90", ".6g"),
+    ("95 %", "p95", ".6g"),
+    ("99 %", "p99", ".6g"),
+    ("99.9 %", "p999", ".6g"),
+    ("max", "max", ".6g"),
+    ("min", "min", ".6g"),
+    ("mean KL(candidate ‖ reference)", "reverse_mean", ".6g"),
+    ("top-1 agreement", "top1", ".3%"),
+    ("top-5 overlap", "top5", ".3%"),
+    ("Δp of the true token, mean", "delta_p_mean", ".3%"),
+    ("Δp of the true token, RMS", "delta_p_rms", ".3%"),
+    ("perplexity, reference", "ppl_reference", ".6g"),
+    ("perplexity, candidate", "ppl_candidate", ".6g"),
+    ("perplexity ratio", "ppl_ratio", ".6g"),
+    ("tokens without a finite KLD", "nonfinite", "d"),
+    ("tool calls right", "tool_calls_right", "d"),
+    ("tool calls right, reference", "tool_calls_right_reference", "d"),
+    ("tool calls", "tool_calls_total", "d"),
+)
+"""Lines of a summary: what it says, its key in :meth:`KLDResult.summary`, its form."""
+
+
+def summary_rows(summaries: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """A line's name and its figure of each summary, for the lines that any of them has."""
+    return [
+        (label, *(number(summary.get(key), form) for summary in summaries))
+        for label, key, form in SUMMARY
+        if any(key in summary for summary in summaries)
+    ]
+
+
+def number(value: float | None, form: str) -> str:
+    """A figure, or a dash for none."""
+    return "–" if value is None else format(value, form)
 
 
 def by_kind(result: KLDResult) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 from mixbit.checkpoint import ModelStructure, describe
 from mixbit.errors import MixbitError
 from mixbit.integration import load, resolve
-from mixbit.kld.cache import model_hash, versions
+from mixbit.kld.identity import model_hash, versions
 from mixbit.kld.reference import Data, stream_of_data, tokenizer_size
 from mixbit.kld.sizes import Sizes
 from mixbit.kld.stream import Protocol, Stream
