@@ -7,10 +7,12 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx import nn
 from mlx_lm import cache_prompt
 from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache
 
 from mixbit import integration
+from mixbit.bench import throughput
 from mixbit.cli import main
 from models import build, save_checkpoint
 
@@ -310,3 +312,25 @@ def test_bench_times_both_engines(
     assert "stock mlx-lm" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert "generation_tokens" in failure(capsys, *arguments[:3], "-g", "1")
+
+
+def test_bench_gives_stock_float32_and_not_mixbit(
+    quantised_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtypes = {}
+    timed = throughput.alternate
+
+    def seen(models: dict[str, nn.Module], *args: Any, **options: Any) -> Any:
+        dtypes.update({name: model(mx.array([[1]])).dtype for name, model in models.items()})
+        return timed(models, *args, **options)
+
+    monkeypatch.setattr(throughput, "alternate", seen)
+    capsys.readouterr()
+    arguments = ("bench", "--model", str(quantised_folder), "-p", "4", "-g", "2", "-n", "1")
+    assert run_json(capsys, *arguments, "--stock-float32")["stock_dtype"] == "float32"
+    assert dtypes["stock"] == mx.float32
+    assert dtypes["mixbit"] != mx.float32
+    assert main((*arguments, "--stock-float32")) == 0
+    assert "stock mlx-lm, float32" in capsys.readouterr().out
+    assert run_json(capsys, *arguments)["stock_dtype"] is None
+    assert dtypes["stock"] == dtypes["mixbit"]
