@@ -4,13 +4,18 @@ Stock MLX takes seconds for some of these on a CPU, so the rounds are few.
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
+from mlx_lm.models import qwen3_5
+from mlx_lm.models.cache import ArraysCache
 from mlx_lm.models.gated_delta import gated_delta_ops
 
 from mixbit import ops
+from mixbit.nn.gated_delta_net import GatedDeltaNet
 
 ENGINES = ("mixbit", "stock")
 
@@ -101,4 +106,47 @@ def test_gated_delta(engine: str, steps: int, rng: Generator, timed: Timed) -> N
         state.append(after)
         return [y, after]
 
-    timed(f"gated_delta bf16, T={steps}, 16 heads of 128", call, 3)
+    timed(f"gated_delta bf16, T={steps}, 16 heads of 128", call, max(3, 100 // steps))
+
+
+class Given(nn.Module):
+    """A projection whose result is there already."""
+
+    def __init__(self, y: mx.array) -> None:
+        super().__init__()
+        self.y = y
+
+    def __call__(self, _: mx.array) -> mx.array:
+        return self.y
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("steps", [1, 64, 512])
+def test_delta_net(engine: str, steps: int, rng: Generator, timed: Timed) -> None:
+    config = SimpleNamespace(
+        hidden_size=64,
+        linear_num_value_heads=16,
+        linear_num_key_heads=16,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        linear_conv_kernel_dim=4,
+        rms_norm_eps=1e-6,
+    )
+    layer = qwen3_5.GatedDeltaNet(config) if engine == "stock" else GatedDeltaNet(config)
+    layer.set_dtype(mx.bfloat16)
+    layer.A_log = layer.A_log.astype(mx.float32)
+    layer.eval()
+    gates = mx.bfloat16 if engine == "stock" else mx.float32
+    layer.in_proj_qkv = Given(normal(rng, 1, steps, layer.conv_dim))
+    layer.in_proj_z = Given(normal(rng, 1, steps, layer.value_dim))
+    layer.in_proj_a, layer.in_proj_b = (Given(normal(rng, 1, steps, 16, dtype=gates)) for _ in "ab")
+    layer.out_proj = nn.Identity()
+    mx.eval(layer.parameters())
+    x, cache = normal(rng, 1, steps, 64), ArraysCache(2)
+    forward = layer if engine == "stock" else layer.mixed
+
+    def call() -> list[mx.array]:
+        return [forward(x, None, cache), *cache.cache]
+
+    call()
+    timed(f"delta_net bf16, T={steps}, 16 heads of 128", call, max(3, 100 // steps))

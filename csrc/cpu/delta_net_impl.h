@@ -49,6 +49,9 @@ static void mix_head(const DeltaNet& p, int b, int head, int t0, int t1) {
                         ? nullptr
                         : static_cast<const T*>(p.conv_state) +
                               static_cast<size_t>(b) * (p.taps - 1) * C + channel;
+  float* to = is_value ? p.v + (static_cast<size_t>(b) * p.Hv + hv) * p.T * p.Dv
+                       : (head < p.Hk ? p.q : p.k) +
+                             (static_cast<size_t>(b) * p.Hk + head % p.Hk) * p.T * p.Dk;
   const float q_scale = head < p.Hk ? 1.f / __builtin_sqrtf(static_cast<float>(p.Dk)) : 1.f;
   for (int t = t0; t < t1; ++t) {
     const T* rows[kMaxTaps];
@@ -61,7 +64,7 @@ static void mix_head(const DeltaNet& p, int b, int head, int t0, int t1) {
         rows[j] = seen ? qkv + step * pitch : nullptr;
       }
     }
-    float* out = p.mixed + (static_cast<size_t>(b) * p.T + t) * C + channel;
+    float* out = to + static_cast<size_t>(t) * count;
     convolve(rows, p.taps, p.taps_first + channel, C, count, out);
     if (!is_value) {
       // The reference adds its epsilon to the sum of squares, not to their mean.
@@ -92,12 +95,13 @@ static inline void gated_norm(const float* o, const T* z, const float* weight, i
 static void delta_net_norm(const DeltaNet& p, int t0, int t1) {
   with_element(p.element, [&]<class T>(T) {
     const int share = p.Hv / p.Hk;
-    for (size_t t = t0; t < static_cast<size_t>(t1); ++t) {
-      const T* z = static_cast<const T*>(p.z) + t * p.layout.z_step;
-      for (int hv = 0; hv < p.Hv; ++hv) {
-        const size_t row = (t * p.Hv + hv) * p.Dv;
-        gated_norm(p.o + row, z + place_of(p.layout.z, hv / share, hv % share, p.Dv), p.norm_weight,
-                   p.Dv, p.eps, static_cast<T*>(p.y) + row);
+    for (size_t step = t0; step < static_cast<size_t>(t1); ++step) {
+      const T* z = static_cast<const T*>(p.z) + step * p.layout.z_step;
+      T* y = static_cast<T*>(p.y) + step * p.Hv * p.Dv;
+      const float* o = p.o + (step / p.T * p.Hv * p.T + step % p.T) * p.Dv;
+      for (int hv = 0; hv < p.Hv; ++hv, y += p.Dv, o += static_cast<size_t>(p.T) * p.Dv) {
+        gated_norm(o, z + place_of(p.layout.z, hv / share, hv % share, p.Dv), p.norm_weight, p.Dv,
+                   p.eps, y);
       }
     }
   });

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <vector>
+#include <memory>
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -124,26 +124,25 @@ void keep_conv_state(const DeltaNet& net, int C, const int* lengths, void* out) 
 }  // namespace
 
 void gated_delta(GatedDelta p, const void* q, const void* k, const void* v, Element element) {
-  const Kernels& table = kernels();
-  const int key_rows = p.B * p.T * p.Hk;
-  const int value_rows = p.B * p.T * p.Hv;
-  std::vector<float> floats;
-  p.qk_step = static_cast<size_t>(p.Hk) * p.Dk;
-  p.v_step = static_cast<size_t>(p.Hv) * p.Dv;
-  if (element != Element::f32) {
-    const size_t keys = static_cast<size_t>(key_rows) * p.Dk;
-    floats.resize(2 * keys + static_cast<size_t>(value_rows) * p.Dv);
-    table.to_float(q, element, key_rows, p.Dk, floats.data(), p.Dk);
-    table.to_float(k, element, key_rows, p.Dk, floats.data() + keys, p.Dk);
-    table.to_float(v, element, value_rows, p.Dv, floats.data() + 2 * keys, p.Dv);
-    p.q = floats.data();
-    p.k = floats.data() + keys;
-    p.v = floats.data() + 2 * keys;
-  } else {
-    p.q = static_cast<const float*>(q);
-    p.k = static_cast<const float*>(k);
-    p.v = static_cast<const float*>(v);
-  }
+  const size_t keys = size_t(p.B) * p.Hk * p.T * p.Dk;
+  const size_t values = size_t(p.B) * p.Hv * p.T * p.Dv;
+  const std::unique_ptr<float[]> floats(new float[2 * keys + values]);
+  // [B, T, H, D] in `element` to [B, H, T, D].
+  auto by_head = [&](const void* from, int heads, int dims, float* to) {
+    const char* row = static_cast<const char*>(from);
+    for (int bt = 0; bt < p.B * p.T; ++bt) {
+      for (int h = 0; h < heads; ++h, row += dims * size_of(element)) {
+        const size_t target = (size_t(bt / p.T) * heads + h) * p.T + bt % p.T;
+        kernels().to_float(row, element, 1, dims, to + target * dims, dims);
+      }
+    }
+  };
+  by_head(q, p.Hk, p.Dk, floats.get());
+  by_head(k, p.Hk, p.Dk, floats.get() + keys);
+  by_head(v, p.Hv, p.Dv, floats.get() + 2 * keys);
+  p.q = floats.get();
+  p.k = p.q + keys;
+  p.v = p.k + keys;
   run(p);
 }
 
@@ -153,17 +152,23 @@ void delta_net(const DeltaNetLayer& layer) {
   const int C = 2 * net.Hk * net.Dk + net.Hv * net.Dv;
   const size_t steps = static_cast<size_t>(net.B) * net.T;
   const size_t values = steps * net.Hv * net.Dv, gates = steps * net.Hv;
-  std::vector<float> floats(size_t(C) * net.taps + net.Dv + steps * C + values + 2 * gates);
-  float* taps_first = floats.data();
+  const std::unique_ptr<float[]> floats(
+      new float[2 * size_t(C) * net.taps + net.Dv + steps * C + values + 2 * gates]);
+  float* taps_last = floats.get();
+  float* taps_first = taps_last + size_t(C) * net.taps;
   float* norm = taps_first + size_t(C) * net.taps;
-  float* mixed = norm + net.Dv;
-  float* o = mixed + steps * C;
+  net.q = norm + net.Dv;
+  net.k = net.q + steps * net.Hk * net.Dk;
+  net.v = net.k + steps * net.Hk * net.Dk;
+  float* o = net.v + values;
   float* g = o + values;
   float* beta = g + gates;
 
+  table.to_float(layer.conv_weight.data, layer.conv_weight.element, 1, C * net.taps, taps_last,
+                 C * net.taps);
   for (int c = 0; c < C; ++c) {
     for (int j = 0; j < net.taps; ++j) {
-      taps_first[j * C + c] = at(layer.conv_weight, size_t(c) * net.taps + j);
+      taps_first[j * C + c] = taps_last[c * net.taps + j];
     }
   }
   table.to_float(layer.norm_weight.data, layer.norm_weight.element, 1, net.Dv, norm, net.Dv);
@@ -180,7 +185,6 @@ void delta_net(const DeltaNetLayer& layer) {
 
   net.taps_first = taps_first;
   net.norm_weight = norm;
-  net.mixed = mixed;
   net.o = o;
   keep_conv_state(net, C, layer.lengths, layer.conv_state_out);
   const int heads = 2 * net.Hk + net.Hv;
@@ -206,10 +210,9 @@ void delta_net(const DeltaNetLayer& layer) {
   p.Hv = net.Hv;
   p.Dk = net.Dk;
   p.Dv = net.Dv;
-  p.q = mixed;
-  p.k = mixed + net.Hk * net.Dk;
-  p.v = mixed + 2 * net.Hk * net.Dk;
-  p.qk_step = p.v_step = C;
+  p.q = net.q;
+  p.k = net.k;
+  p.v = net.v;
   p.g = g;
   p.beta = beta;
   p.mask = net.mask;
@@ -218,6 +221,7 @@ void delta_net(const DeltaNetLayer& layer) {
   p.keep_steps = layer.keep_steps;
   p.y = o;
   p.y_element = Element::f32;
+  p.y_by_head = true;
   run(p);
 
   over_steps(1, static_cast<int>(steps), int64_t(net.Hv) * net.Dv,

@@ -3,7 +3,9 @@
 // With u = S k and w = S q taken from the old state in one read,
 //   δ = beta (v − g u),   y = g w + δ (k·q),   S ← g S + δ kᵀ
 // is the usual decay, correct, read, but its two reductions do not wait for each other. Rows of S
-// are independent, so a task walks a few rows, which stay in L1, through all T steps.
+// are independent, so a task walks a few rows, which stay in L1, through all T steps. Within a step
+// it goes by blocks of rows and updates one while it reads the next, as the reductions of a block
+// take longer than its products.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -11,50 +13,54 @@
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
-// u[r] = S[r]·k and w[r] = S[r]·q for R rows of Dk values.
+// What a step reads of R rows, and what it adds to them: u[r] = S[r]·k, w[r] = S[r]·q, delta[r].
 template <int R>
-static inline void read_rows(const float* s, const float* k, const float* q, int Dk, float* u,
-                             float* w) {
-  Vec us[R], ws[R];
+struct Block {
+  float u[R], w[R], delta[R];
+};
+
+// Reads R rows of Dk values at `next`, or updates the R rows before them, or both.
+template <int R, bool updates, bool reads>
+static inline void pass(float* next, const float* k, const float* q, int Dk, float g,
+                        Block<R>& block) {
+  const Vec gv = Vec::broadcast(g);
+  Vec us[R], ws[R], deltas[R];
+  float delta[R];
   for (int r = 0; r < R; ++r) {
     us[r] = Vec::zero();
     ws[r] = Vec::zero();
+    delta[r] = updates ? block.delta[r] : 0.f;
+    deltas[r] = Vec::broadcast(delta[r]);
   }
   int i = 0;
   for (; i + kLanes <= Dk; i += kLanes) {
     const Vec kv = Vec::load(k + i), qv = Vec::load(q + i);
     for (int r = 0; r < R; ++r) {
-      const Vec sv = Vec::load(s + r * Dk + i);
-      us[r] = Vec::fma(sv, kv, us[r]);
-      ws[r] = Vec::fma(sv, qv, ws[r]);
+      if constexpr (reads) {
+        const Vec sv = Vec::load(next + r * Dk + i);
+        us[r] = Vec::fma(sv, kv, us[r]);
+        ws[r] = Vec::fma(sv, qv, ws[r]);
+      }
+      if constexpr (updates) {
+        float* s = next + (r - R) * Dk + i;
+        Vec::fma(kv, deltas[r], Vec::load(s) * gv).store(s);
+      }
     }
   }
   for (int r = 0; r < R; ++r) {
-    u[r] = us[r].sum();
-    w[r] = ws[r].sum();
+    block.u[r] = us[r].sum();
+    block.w[r] = ws[r].sum();
   }
   for (; i < Dk; ++i) {
     for (int r = 0; r < R; ++r) {
-      u[r] += s[r * Dk + i] * k[i];
-      w[r] += s[r * Dk + i] * q[i];
-    }
-  }
-}
-
-// S[r] ← g S[r] + delta[r] k for R rows.
-template <int R>
-static inline void update_rows(float* s, const float* k, int Dk, float g, const float* delta) {
-  const Vec gv = Vec::broadcast(g);
-  int i = 0;
-  for (; i + kLanes <= Dk; i += kLanes) {
-    const Vec kv = Vec::load(k + i);
-    for (int r = 0; r < R; ++r) {
-      Vec::fma(kv, Vec::broadcast(delta[r]), Vec::load(s + r * Dk + i) * gv).store(s + r * Dk + i);
-    }
-  }
-  for (; i < Dk; ++i) {
-    for (int r = 0; r < R; ++r) {
-      s[r * Dk + i] = g * s[r * Dk + i] + delta[r] * k[i];
+      if constexpr (reads) {
+        block.u[r] += next[r * Dk + i] * k[i];
+        block.w[r] += next[r * Dk + i] * q[i];
+      }
+      if constexpr (updates) {
+        float& s = next[(r - R) * Dk + i];
+        s = g * s + delta[r] * k[i];
+      }
     }
   }
 }
@@ -66,15 +72,30 @@ struct Step {
   float g, beta, kq;
 };
 
+// A step of as many blocks of R rows as there are; returns the row after them.
 template <int R>
-static inline void step_rows(const GatedDelta& p, const Step& t, float* s, int row, size_t y) {
-  float u[R], w[R], delta[R];
-  read_rows<R>(s, t.k, t.q, p.Dk, u, w);
-  for (int r = 0; r < R; ++r) {
-    delta[r] = t.beta * (t.v[row + r] - t.g * u[r]);
-    store_element(p.y, p.y_element, y + row + r, t.g * w[r] + delta[r] * t.kq);
+static inline int step_rows(const GatedDelta& p, const Step& t, float* s, int row, int row_end,
+                            size_t y) {
+  if (row + R > row_end) {
+    return row;
   }
-  update_rows<R>(s, t.k, p.Dk, t.g, delta);
+  Block<R> block;
+  auto finish = [&] {
+    for (int r = 0; r < R; ++r) {
+      block.delta[r] = t.beta * (t.v[row + r] - t.g * block.u[r]);
+      store_element(p.y, p.y_element, y + row + r, t.g * block.w[r] + block.delta[r] * t.kq);
+    }
+    row += R;
+    s += R * p.Dk;
+  };
+  pass<R, false, true>(s, t.k, t.q, p.Dk, t.g, block);
+  finish();
+  while (row + R <= row_end) {
+    pass<R, true, true>(s, t.k, t.q, p.Dk, t.g, block);
+    finish();
+  }
+  pass<R, true, false>(s, t.k, t.q, p.Dk, t.g, block);
+  return row;
 }
 
 static void gated_delta(const GatedDelta& p, int b, int hv, int row_begin, int row_end) {
@@ -87,14 +108,16 @@ static void gated_delta(const GatedDelta& p, int b, int hv, int row_begin, int r
   } else if (p.state_in != p.state_out) {
     __builtin_memcpy(state, p.state_in + b * all_heads + rows, bytes);
   }
-  const int hk = hv / (p.Hv / p.Hk);  // a key head serves consecutive value heads
+  // The first of the head's rows of keys and values; a key head serves consecutive value heads.
+  const size_t keys = (static_cast<size_t>(b) * p.Hk + hv / (p.Hv / p.Hk)) * p.T;
+  const size_t values = (static_cast<size_t>(b) * p.Hv + hv) * p.T;
   for (int t = 0; t < p.T; ++t) {
     if (p.keep_steps && t > 0) {
       __builtin_memcpy(state + all_heads, state, bytes);
       state += all_heads;
     }
     const size_t bt = static_cast<size_t>(b) * p.T + t;
-    const size_t y = (bt * p.Hv + hv) * p.Dv;
+    const size_t y = (p.y_by_head ? values + t : bt * p.Hv + hv) * p.Dv;
     if (p.mask != nullptr && !p.mask[bt]) {
       for (int row = row_begin; row < row_end; ++row) {
         store_element(p.y, p.y_element, y + row, 0.f);
@@ -102,20 +125,14 @@ static void gated_delta(const GatedDelta& p, int b, int hv, int row_begin, int r
       continue;
     }
     Step step;
-    step.q = p.q + bt * p.qk_step + hk * p.Dk;
-    step.k = p.k + bt * p.qk_step + hk * p.Dk;
-    step.v = p.v + bt * p.v_step + hv * p.Dv;
+    step.q = p.q + (keys + t) * p.Dk;
+    step.k = p.k + (keys + t) * p.Dk;
+    step.v = p.v + (values + t) * p.Dv;
     step.g = p.g[bt * p.Hv + hv];
     step.beta = p.beta[bt * p.Hv + hv];
     step.kq = dot(step.k, step.q, p.Dk);
-    int row = row_begin;
-    float* s = state;
-    for (; row + 4 <= row_end; row += 4, s += 4 * p.Dk) {
-      step_rows<4>(p, step, s, row, y);
-    }
-    for (; row < row_end; ++row, s += p.Dk) {
-      step_rows<1>(p, step, s, row, y);
-    }
+    const int rest = step_rows<4>(p, step, state, row_begin, row_end, y);
+    step_rows<1>(p, step, state + size_t(rest - row_begin) * p.Dk, rest, row_end, y);
   }
 }
 

@@ -89,18 +89,18 @@ constexpr size_t kPanelScratch =
 //   S <- g S;  S <- S + beta (v - S k) kᵀ;  y = S q
 struct GatedDelta {
   int B, T, Hk, Hv, Dk, Dv;
-  const float* q;  // [B, T, Hk, Dk], steps qk_step floats apart
-  const float* k;
-  const float* v;  // [B, T, Hv, Dv], steps v_step floats apart
-  size_t qk_step, v_step;
+  const float* q;         // [B, Hk, T, Dk]
+  const float* k;         // [B, Hk, T, Dk]
+  const float* v;         // [B, Hv, T, Dv]
   const float* g;         // [B, T, Hv]
   const float* beta;      // [B, T, Hv]
   const bool* mask;       // [B, T] or null; a false step leaves the state alone and writes y = 0
   const float* state_in;  // [B, Hv, Dv, Dk] or null for zeros
   float* state_out;       // same shape; may be state_in unless keep_steps
   bool keep_steps;        // state_out is [B, T, Hv, Dv, Dk], the state after every step
-  void* y;                // [B, T, Hv, Dv]
+  void* y;                // [B, T, Hv, Dv], or with y_by_head [B, Hv, T, Dv]
   Element y_element;
+  bool y_by_head;
 };
 
 // Rows of the state that a task walks through all T steps: 32 rows of 128 floats leave half of an
@@ -121,8 +121,10 @@ struct DeltaNet {
   const void* conv_state;    // [B, taps − 1, C], the steps before, or null for zeros
   const float* taps_first;   // convolution weight [taps, C]
   const bool* mask;          // [B, T] or null; a false step is zero to the convolution
-  float* mixed;              // [B, T, C]: q | k | v
-  const float* o;            // [B, T, Hv, Dv]
+  float* q;                  // [B, Hk, T, Dk]
+  float* k;                  // [B, Hk, T, Dk]
+  float* v;                  // [B, Hv, T, Dv]
+  const float* o;            // [B, Hv, T, Dv]
   const void* z;             // [B, T, layout.z_step]
   const float* norm_weight;  // [Dv]
   float eps;

@@ -273,6 +273,7 @@ void test_delta_net(Report& report) {
     }
   }
   test_rule(report, {1, 40, 1, 2, 128, 128}, Element::f32, true, Mask::none);
+  test_rule(report, {2, 40, 1, 2, 60, 75}, Element::f32, true, Mask::none);  // tasks of few rows
   for (Element e : elements) {
     for (Mask mask : {Mask::none, Mask::left, Mask::right}) {
       test_rule(report, {3, 7, 2, 4, 32, 40}, e, mask != Mask::left, mask);
