@@ -51,11 +51,11 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def settings(size: str) -> dict[str, Any]:
+def settings(size: str, vocab_size: int) -> dict[str, Any]:
     """``config.json`` of the model."""
     text: dict[str, Any] = {
         "model_type": "qwen3_5_text",
-        "vocab_size": 248320,
+        "vocab_size": vocab_size,
         "num_key_value_heads": 2,
         "head_dim": 256,
         "full_attention_interval": 4,
@@ -94,9 +94,10 @@ def main() -> None:
     parser.add_argument("size", choices=sorted(SIZES))
     parser.add_argument("folder", type=Path, help="folder to write; must not exist")
     parser.add_argument("--shard-bytes", type=int, help="begin a new file at this size")
+    parser.add_argument("--vocab", type=int, default=248320, help="rows of the output head")
     args = parser.parse_args()
     args.folder.mkdir(parents=True)
-    config = settings(args.size)
+    config = settings(args.size, args.vocab)
     text = json.dumps(config, indent=2) + "\n"
     (args.folder / "config.json").write_text(text, encoding="utf-8")
     weights = {}
