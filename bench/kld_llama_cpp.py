@@ -4,9 +4,9 @@
     python bench/kld_llama_cpp.py MODEL bf16.gguf
 
 The candidate is the model with its down projections scaled by 0.8 and rounded to bf16, the same
-bits in a checkpoint and in a GGUF file. llama-perplexity must be on the path. mixbit runs the weights
-in fp32; llama.cpp rounds what meets weights in bf16 to bf16 itself, so the two cannot agree in every
-digit.
+bits in a checkpoint and in a GGUF file. llama-perplexity must be on the path. mixbit runs the
+weights in fp32; llama.cpp rounds what meets weights in bf16 to bf16 itself, so the two cannot agree
+in every digit.
 """
 
 from __future__ import annotations
