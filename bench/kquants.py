@@ -4,7 +4,7 @@
     python bench/kquants.py MODEL --gguf bf16.gguf --llama libllama.so --work DIR
 
 llama.cpp's ``llama_model_quantize`` makes each type, as a mix or with every matrix alike (pure).
-Its importance matrix are the mean squares of every product's input over the calibration
+Its importance matrix holds the mean squares of every product's input over the calibration
 conversations, from our calibration, that of the output head included. The matrices of its file,
 decoded by ``gguf`` and rounded to bf16, then take the place of the model's own; the bf16 file has
 first to give exactly those. Sizes are those of the matrices, embedding and head included.
