@@ -12,6 +12,7 @@ from scipy.linalg import lapack
 from mixbit.calibration import InputStatistics
 from mixbit.errors import MixbitError
 from mixbit.quantization.methods.packed import Method, Packed, check_weight
+from mixbit.quantization.methods.refine import Quantised, refine
 
 Floats = npt.NDArray[np.float32]
 
@@ -31,18 +32,20 @@ class Feedback:
 
     Attributes:
         factor: float32 [K, K], upper triangular U with U^T U the inverse of the damped Hessian.
+        hessian: float32 [K, K], damped.
     """
 
     factor: Floats
+    hessian: Floats
 
-    @classmethod
-    def of(cls, statistics: InputStatistics | None) -> Feedback:
+    @staticmethod
+    def of(statistics: InputStatistics | None) -> Feedback:
         """That of an input.
 
         Raises:
             HessianError: there is no Hessian, or it is not that of any input.
         """
-        return cls(_factor(None if statistics is None else statistics.hessian))
+        return _feedback(None if statistics is None else statistics.hessian)
 
 
 def gptq(
@@ -60,7 +63,7 @@ def gptq(
     over calibration text is made up for as far as the columns after it can, which is a step of the
     Cholesky factor of the inverse Hessian. A group's scales are those that ``scales`` chooses when
     its turn comes, each channel weighed by what its error costs after all later ones have done
-    their part.
+    their part. In the end :func:`refine` goes over all of them again.
 
     Args:
         weight, bits, group_size, dtype: as a :class:`Method` takes them; ``weight`` is [N, K].
@@ -71,45 +74,50 @@ def gptq(
         MixbitError: as a :class:`Method`.
     """
     check_weight(weight, bits, group_size)
-    factor = feedback.factor
     step = max(1, _CHUNK // weight.shape[1])
     parts = [
-        _rows(weight[i : i + step], factor, bits, group_size, scales, dtype or weight.dtype)
+        _rows(weight[i : i + step], feedback, bits, group_size, scales, dtype or weight.dtype)
         for i in range(0, len(weight), step)
     ]
     return Packed(*(mx.concatenate(list(part)) for part in zip(*parts, strict=True)))
 
 
 def _rows(
-    weight: mx.array, factor: Floats, bits: int, group_size: int, scales: Method, dtype: mx.Dtype
+    weight: mx.array,
+    feedback: Feedback,
+    bits: int,
+    group_size: int,
+    scales: Method,
+    dtype: mx.Dtype,
 ) -> Packed:
     """Some rows, [n, K]; none takes part in another's."""
-    left = np.array(weight.astype(mx.float32))  # what is still to be rounded, errors added
+    target = np.array(weight.T.astype(mx.float32))
+    factor, left = feedback.factor, target.copy()  # what is still to be rounded, errors added
     costs = mx.array(1 / np.diagonal(factor) ** 2)
-    parts: list[Packed] = []
-    codes = np.empty(left.shape, np.uint8)
-    for begin in range(0, left.shape[1], group_size):
-        end = begin + group_size
-        seen = InputStatistics(costs[begin:end], mx.array(1.0))
-        packed = scales(mx.array(left[:, begin:end]), seen, bits, group_size, dtype=dtype)
-        mx.eval(packed)
-        parts.append(packed)
-        errors = _round_group(left, codes, packed, factor, begin, end, 2**bits - 1)
-        left[:, end:] -= errors @ factor[begin:end, end:]
+    shape = (len(left) // group_size, left.shape[1])
+    found = Quantised(np.empty_like(left), np.empty(shape, np.float32), np.empty(shape, np.float32))
+    for group in range(len(found.scales)):
+        part = slice(group * group_size, (group + 1) * group_size)
+        seen = InputStatistics(costs[part], mx.array(1.0))
+        packed = scales(mx.array(left[part]).T, seen, bits, group_size, dtype=dtype)
+        for own, chosen in zip((found.scales, found.biases), packed[1:], strict=True):
+            own[group] = np.array(chosen.astype(mx.float32))[:, 0]
+        errors = _round_group(left, found, group, part, factor, 2**bits - 1)
+        left[part.stop :] -= factor[part, part.stop :].T @ errors
+    refine(target, found, feedback.hessian, bits, dtype)
     packed = Packed(
-        _packed_codes(codes, bits),
-        mx.concatenate([part.scales for part in parts], axis=1),
-        mx.concatenate([part.biases for part in parts], axis=1),
+        _packed_codes(found.codes.T.astype(np.uint8), bits),
+        mx.array(found.scales.T).astype(dtype),
+        mx.array(found.biases.T).astype(dtype),
     )
     mx.eval(packed)
     return packed
 
 
-def _factor(hessian: mx.array | None) -> Floats:
-    """Upper triangular U, [K, K], with U^T U the inverse of the damped Hessian."""
+def _feedback(hessian: mx.array | None) -> Feedback:
     if hessian is None:
         raise HessianError("There is no Hessian; calibrate with --hessian.")
-    h = np.asarray(hessian)
+    h = np.array(hessian, np.float32)
     diagonal = np.diagonal(h).astype(np.float64)
     if not np.isfinite(h).all() or (diagonal < 0).any() or not diagonal.any():
         raise HessianError("The Hessian is not finite, or has no positive diagonal.")
@@ -121,33 +129,28 @@ def _factor(hessian: mx.array | None) -> Floats:
         if not failed:
             work, failed = lapack.dtrtri(work, lower=1, overwrite_c=1)
         if not failed:
-            return work[::-1, ::-1].astype(np.float32, order="C")
+            np.fill_diagonal(h, diagonal + damping * diagonal.mean())
+            return Feedback(work[::-1, ::-1].astype(np.float32, order="C"), h)
     raise HessianError("The Hessian is not positive, even damped.")
 
 
 def _round_group(
-    left: Floats,
-    codes: npt.NDArray[np.uint8],
-    packed: Packed,
-    factor: Floats,
-    begin: int,
-    end: int,
-    top: int,
+    left: Floats, found: Quantised, group: int, part: slice, factor: Floats, top: int
 ) -> Floats:
-    """Round columns [begin, end) of ``left``, those after each within the group adjusted.
+    """Codes of a group's columns, those after each within the group adjusted.
 
     Returns:
-        [N, end - begin]: each column's error over its diagonal element of ``factor``.
+        [group_size, n]: each column's error over its diagonal element of ``factor``.
     """
-    scale, bias = (np.array(a.astype(mx.float32))[:, 0] for a in packed[1:])
-    errors = np.empty((len(left), end - begin), np.float32)
-    for column in range(begin, end):
-        values = left[:, column]
+    scale, bias = found.scales[group], found.biases[group]
+    errors = np.empty((part.stop - part.start, left.shape[1]), np.float32)
+    for column in range(part.start, part.stop):
+        values, after = left[column], slice(column + 1, part.stop)
         code = np.clip(np.rint((values - bias) / scale), 0, top)
-        codes[:, column] = code
+        found.codes[column] = code
         error = (values - (scale * code + bias)) / factor[column, column]
-        left[:, column + 1 : end] -= np.outer(error, factor[column, column + 1 : end])
-        errors[:, column - begin] = error
+        left[after] -= np.outer(factor[column, after], error)
+        errors[column - part.start] = error
     return errors
 
 
