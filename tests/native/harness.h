@@ -168,6 +168,7 @@ void test_matmul(Report& report);
 void test_delta_net(Report& report);
 void test_attention(Report& report);
 void test_kl_divergence(Report& report);
+void test_quantize_search(Report& report);
 void test_threads(Report& report);
 void test_fork(Report& report);
 

@@ -1,6 +1,7 @@
 // Runs the CPU kernels and their scheduling, without Python and MLX, and prints JSON: the
-// instruction set, what failed, and a fingerprint of the integer products, which are the same bits
-// everywhere. Arguments name the groups of tests to run; without any it is all of them.
+// instruction set, what failed, and a fingerprint of what is the same bits everywhere: integer
+// products, tiles of logits, searched scales and codes. Arguments name the groups of tests to run;
+// without any it is all of them.
 #include <cstdio>
 #include <exception>
 
@@ -19,6 +20,7 @@ constexpr Group kGroups[] = {
     {"delta_net", native::test_delta_net},
     {"attention", native::test_attention},
     {"kl_divergence", native::test_kl_divergence},
+    {"quantize_search", native::test_quantize_search},
     {"threads", native::test_threads},
     {"fork", native::test_fork},
 };
