@@ -7,14 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
-import mlx.core as mx
-import numpy as np
 import pytest
-
-from mixbit import ops
 
 PRELUDE = """
 import os, threading, time
@@ -97,25 +92,25 @@ print(len(before), {state for state, _ in after.values()}, before == after)
 
 
 def test_python_threads_get_their_own_results() -> None:
-    rng = np.random.default_rng(3)
-    x = rng.normal(size=(6, 40, 256)).astype(np.float32)
-    w = rng.normal(size=(300, 256)).astype(np.float32)
-    wrong: list[int] = []
-
-    def work(index: int) -> None:
-        with mx.stream(mx.new_stream(mx.cpu)):
-            mine, weights = mx.array(x[index]), mx.array(w)
-            for _ in range(10):
-                y = np.array(ops.linear(mine, weights))
-                if np.abs(y - x[index] @ w.T).max() > 1e-3:
-                    wrong.append(index)
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    code = """
+import numpy as np
+wrong = []
+def work(seed):
+    rng = np.random.default_rng(seed)
+    x, w = (rng.normal(size=(n, 512)).astype(np.float32) for n in (64, 1024))
+    with mx.stream(mx.new_stream(mx.cpu)):
+        mine, weights = mx.array(x), mx.array(w)
+        for _ in range(30):
+            if np.abs(np.array(ops.linear(mine, weights)) - x @ w.T).max() > 1e-3:
+                wrong.append(seed)
+threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(wrong)
+"""
+    assert printed(code, MIXBIT_NUM_THREADS="4") == "[]\n"
 
 
 @pytest.mark.parametrize(
