@@ -19,8 +19,10 @@ def rng() -> np.random.Generator:
 def timed(benchmark: BenchmarkFixture) -> Callable[..., None]:
     """Time an operation to the end of its evaluation; the engines of a group stand side by side."""
 
-    def run(group: str, operation: Callable[[], Any], rounds: int) -> None:
+    def run(group: str, operation: Callable[[], Any], rounds: int, iterations: int = 1) -> None:
         benchmark.group = group
-        benchmark.pedantic(lambda: mx.eval(operation()), rounds=rounds, warmup_rounds=1)
+        benchmark.pedantic(
+            lambda: mx.eval(operation()), rounds=rounds, iterations=iterations, warmup_rounds=1
+        )
 
     return run

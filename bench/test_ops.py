@@ -106,7 +106,7 @@ def test_gated_delta(engine: str, steps: int, rng: Generator, timed: Timed) -> N
         state.append(after)
         return [y, after]
 
-    timed(f"gated_delta bf16, T={steps}, 16 heads of 128", call, max(3, 100 // steps))
+    timed(f"gated_delta bf16, T={steps}, 16 heads of 128", call, 5, max(1, 50 // steps))
 
 
 class Given(nn.Module):
@@ -149,4 +149,4 @@ def test_delta_net(engine: str, steps: int, rng: Generator, timed: Timed) -> Non
         return [forward(x, None, cache), *cache.cache]
 
     call()
-    timed(f"delta_net bf16, T={steps}, 16 heads of 128", call, max(3, 100 // steps))
+    timed(f"delta_net bf16, T={steps}, 16 heads of 128", call, 5, max(1, 50 // steps))

@@ -38,7 +38,7 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--stock-float32",
         action="store_true",
-        help="stock mlx-lm computes in float32, which on a CPU is its faster way",
+        help="stock mlx-lm computes in float32, which on a CPU is faster for packed weights",
     )
     parser.add_argument("--trust-remote-code", action="store_true", help="as in mlx-lm")
     add_json_option(parser)
