@@ -263,6 +263,18 @@ def test_ctrl_c_in_the_middle(tmp_path: Path, source: Path) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]
 
 
+def test_ctrl_c_right_behind_a_layer(tmp_path: Path, source: Path) -> None:
+    def stop(done: int, *_: object) -> None:
+        if done == 1:  # the embedding, a layer of its own
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize(source, tmp_path / "out", plan="uniform-4", progress=stop)
+    quantize(source, tmp_path / "out", plan="uniform-4")
+    quantize(source, tmp_path / "whole", plan="uniform-4")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("changed", ["method", "plan", "dtype", "source"])
 def test_another_job_does_not_go_on_with_it(tmp_path: Path, source: Path, changed: str) -> None:
     out, job = tmp_path / "out", {"plan": "uniform-4", "dtype": "float32"}
