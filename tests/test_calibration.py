@@ -145,8 +145,11 @@ def test_the_chat_template_and_tools_count(tmp_path: Path, tiny_folder: Path) ->
 
 KILLED = """
 import sys
+from pathlib import Path
 from mixbit.calibration.run import calibrate
 source, data, out, calls = sys.argv[1:]
+if Path(out).exists():
+    sys.exit()  # killed between the last step and the end
 if int(calls):
     die_after(int(calls))
 print("begun", flush=True)
@@ -210,7 +213,7 @@ def test_what_was_begun_is_not_gone_on_with_for_other_data(tmp_path: Path) -> No
 
     with pytest.raises(KeyboardInterrupt):
         calibrate(source, data, out, progress=stop)
-    with pytest.raises(MixbitError, match=r"c\.safetensors\.part was begun with another window"):
+    with pytest.raises(MixbitError, match=r"c\.safetensors\.part was begun .*the same window"):
         calibrate(source, data, out, window=16)
 
 

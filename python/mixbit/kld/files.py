@@ -95,5 +95,5 @@ def _refuse_other(found: dict[str, Any], job: dict[str, Any], folder: Path) -> N
     if differing:
         raise MixbitError(
             f"{folder} was begun for something else (not the same {', '.join(differing)}); finish "
-            "that, or name a new folder."
+            "that, or name another output."
         )
