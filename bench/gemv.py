@@ -1,7 +1,9 @@
-"""Products with one row of x against the streaming read bandwidth, in turns, by CPU time.
+"""Products with one row of x against the streaming read bandwidth, in turns.
 
-One thread and its CPU time say more than wall time where other jobs share the machine. The weights
-are larger than the last-level cache. ``python bench/gemv.py`` prints a Markdown table.
+One thread by CPU time, which says more than wall time where other jobs share the machine; more
+threads (``--threads``) by wall time. The weights are larger than the last-level cache, and what is
+read lies in memory as MLX allocates it, too: numpy would ask for larger pages, which read faster.
+``python bench/gemv.py`` prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -14,9 +16,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-os.environ["MIXBIT_NUM_THREADS"] = "1"  # read when the native module starts its threads
 
 import mlx.core as mx
 import numpy as np
@@ -24,10 +25,11 @@ import numpy as np
 from mixbit import ops
 
 N, K = 16384, 8192
+READ = 1 << 28  # bytes
 
 
-def read_all() -> Callable[[np.ndarray], int]:
-    """The compiled read_bandwidth.c."""
+def reader(threads: int) -> Callable[[], None]:
+    """Reads all of READ bytes with the compiled read_bandwidth.c, a part in each thread."""
     source = Path(__file__).with_name("read_bandwidth.c")
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "read_bandwidth.so"
@@ -37,14 +39,23 @@ def read_all() -> Callable[[np.ndarray], int]:
         function = ctypes.CDLL(str(library)).read_all
     function.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     function.restype = ctypes.c_uint64
-    return lambda data: int(function(data.ctypes.data, data.nbytes // 32))
+    memory = mx.ones(READ, mx.uint8)
+    mx.eval(memory)
+    data = np.array(memory, copy=False)
+    parts = np.split(data[-data.ctypes.data % 32 :][: READ - 32 * threads], threads)
+    pool = ThreadPoolExecutor(threads)
+
+    def read(part: np.ndarray) -> None:
+        function(part.ctypes.data, part.nbytes // 32)
+
+    return lambda: read(parts[0]) if threads == 1 else list(pool.map(read, parts))
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """CPU time of one call."""
-    begin = time.process_time()
+def seconds(run: Callable[[], object], clock: Callable[[], float]) -> float:
+    """Time of one call."""
+    begin = clock()
     run()
-    return time.process_time() - begin
+    return clock() - begin
 
 
 def main() -> None:
@@ -52,12 +63,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--group-size", type=int, default=64, choices=(32, 64, 128))
     parser.add_argument("--trials", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
+    # Read when the native module starts its threads, at its first product.
+    os.environ["MIXBIT_NUM_THREADS"] = str(arguments.threads)
+    clock = time.process_time if arguments.threads == 1 else time.perf_counter
     group = arguments.group_size
     mx.set_default_device(mx.cpu)
     rng = np.random.default_rng(0)
-    read, memory = read_all(), np.ones(1 << 28, np.uint8)
-    memory = memory[-memory.ctypes.data % 32 :]  # aligned reads
+    read = reader(arguments.threads)
     x = mx.array(rng.standard_normal((1, K), dtype=np.float32)).astype(mx.bfloat16)
     print("| bits | G weights/s | GB/s | reading, GB/s | share |")
     print("| ---: | ---: | ---: | ---: | ---: |")
@@ -73,11 +87,11 @@ def main() -> None:
         product()
         products, reads = [], []
         for _ in range(arguments.trials):
-            products.append(seconds(product))
-            reads.append(seconds(lambda: read(memory)))
+            products.append(seconds(product, clock))
+            reads.append(seconds(read, clock))
         taken = statistics.median(products)
         rate = N * K * (bits + 32 / group) / 8 / taken
-        bound = memory.nbytes / statistics.median(reads)
+        bound = READ / statistics.median(reads)
         weights = N * K / taken / 1e9
         print(
             f"| {bits} | {weights:.1f} | {rate / 1e9:.1f} | {bound / 1e9:.1f} "

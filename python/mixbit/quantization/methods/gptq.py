@@ -116,7 +116,7 @@ def _rows(
 
 def _feedback(hessian: mx.array | None) -> Feedback:
     if hessian is None:
-        raise HessianError("There is no Hessian; calibrate with --hessian.")
+        raise HessianError("It has no Hessian: calibrate with --hessian; experts never have one.")
     h = np.array(hessian, np.float32)
     diagonal = np.diagonal(h).astype(np.float64)
     if not np.isfinite(h).all() or (diagonal < 0).any() or not diagonal.any():
