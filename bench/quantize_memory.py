@@ -1,7 +1,6 @@
 """Peak memory of ``mixbit calibrate`` and ``mixbit quantize`` on a checkpoint of 2 GB.
 
-Run as ``python bench/quantize_memory.py work`` on Linux; ``work`` takes
-8 GB of disk. Beside the
+Run as ``python bench/quantize_memory.py work`` on Linux; ``work`` takes 8 GB of disk. Beside the
 peak of resident memory stand the most that was seen of its two parts every 20 ms: ``anonymous``
 memory is the process's own, ``file`` are pages of libraries and of mapped files.
 """
