@@ -7,7 +7,16 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from mixbit.checkpoint import open_checkpoint, read_config, side_part, write_json
+from mixbit.checkpoint import (
+    DTYPE_NAMES,
+    gather_rows,
+    open_checkpoint,
+    read_config,
+    read_header,
+    read_rows,
+    side_part,
+    write_json,
+)
 from mixbit.errors import MixbitError
 from models import save_raw
 
@@ -46,6 +55,40 @@ def test_sizes_of_the_tiny_model_fill_its_file(tiny_folder: Path) -> None:
     header = 8 + int.from_bytes(file.read_bytes()[:8], "little")
     total = sum(info.nbytes for info in open_checkpoint(tiny_folder).tensors.values())
     assert header + total == file.stat().st_size
+
+
+@pytest.mark.parametrize("dtype", DTYPE_NAMES, ids=str)
+@pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 5, 1)], ids=str)
+def test_rows_are_those_of_the_file(
+    tmp_path: Path, shape: tuple[int, ...], dtype: mx.Dtype
+) -> None:
+    file = tmp_path / "model.safetensors"
+    value = mx.random.randint(0, 100, shape).astype(dtype)
+    before = mx.zeros(13, dtype=mx.uint8)  # so that the others lie at odd places
+    mx.save_safetensors(str(file), {"a": before, "b": value, "c": value})
+    for name in ("b", "c"):
+        info = read_header(file)[name]
+        rows = read_rows(info, 2, 6)
+        assert rows.dtype == dtype
+        assert mx.array_equal(rows, value[2:6])
+        gathered = gather_rows(info, [range(5, 7), range(1), range(3, 4)])
+        assert mx.array_equal(gathered, value[mx.array([5, 6, 0, 3])])
+    file.unlink()  # and none is left mapped to it
+    assert mx.array_equal(rows, value[2:6])
+
+
+def test_rows_of_a_file_that_changed_meanwhile_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    mx.save_safetensors(str(file), {"a": mx.zeros((64, 1024))})
+    info = read_header(file)["a"]
+    for size in (file.stat().st_size - 1, 4096, 0):
+        with file.open("r+b") as content:
+            content.truncate(size)
+        with pytest.raises(MixbitError, match=r"model\.safetensors has become shorter; fetch"):
+            read_rows(info, 0, 1)
+    file.unlink()
+    with pytest.raises(MixbitError, match=r"model\.safetensors cannot be read: No such file"):
+        read_rows(info, 0, 1)
 
 
 def test_takes_top_level_model_files_only(folder: Path) -> None:

@@ -59,21 +59,19 @@ def read_rows(info: TensorInfo, begin: int, end: int) -> mx.array:
 
 
 def gather_rows(info: TensorInfo, runs: Sequence[range]) -> mx.array:
-    """Some runs of rows of a tensor, one behind the other.
+    """Some runs of rows of a tensor, one behind the other, copied out of the mapped file.
 
     Raises:
         MixbitError: the file cannot be read any more.
     """
-    row_bytes = info.nbytes // max(info.shape[0], 1)
-    parts = []
+    shape = (info.shape[0], info.nbytes // max(info.shape[0], 1))
     try:
-        with info.file.open("rb") as file:
-            for run in runs:
-                file.seek(info.offset + run.start * row_bytes)
-                parts.append(np.fromfile(file, np.uint8, len(run) * row_bytes))
+        # Refuses a file that ends before the tensor does: to read behind an end kills the process.
+        rows = np.memmap(info.file, np.uint8, "r", info.offset, shape)
     except OSError as error:
         raise MixbitError(f"{info.file} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        raise MixbitError(f"{info.file} has become shorter; fetch the model again.") from None
+    parts = [rows[run.start : run.stop] for run in runs]
     data = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    if data.size < sum(len(run) for run in runs) * row_bytes:
-        raise MixbitError(f"{info.file} has become shorter; fetch the model again.")
-    return mx.array(data).view(_DTYPES[info.dtype]).reshape(-1, *info.shape[1:])
+    return mx.array(data.reshape(-1)).view(_DTYPES[info.dtype]).reshape(-1, *info.shape[1:])
