@@ -11,9 +11,10 @@ import pytest
 from mlx_lm.models.switch_layers import SwitchLinear
 
 from kld_runs import run_killed_often
-from mixbit.calibration import Calibration, place_of
+from mixbit.calibration import Calibration, hessian_place_of, layer_and_role, place_of
+from mixbit.calibration.record import Sums
 from mixbit.calibration.run import calibrate
-from mixbit.checkpoint import describe, read_config
+from mixbit.checkpoint import describe, read_config, read_header
 from mixbit.cli import main
 from mixbit.errors import MixbitError
 from models import MODEL_TYPES, build, save_checkpoint, save_raw
@@ -103,12 +104,57 @@ def test_statistics_are_of_what_each_layer_reads(
                 continue
             np.testing.assert_allclose(square, (rows**2).mean(axis=0), rtol=2e-4, atol=1e-9)
             np.testing.assert_allclose(absolute, np.abs(rows).mean(axis=0), rtol=2e-4, atol=1e-9)
-        wanted = experts is None and "proj" in place_of(module.path)
-        assert (got.hessian is not None) == wanted, module.path
-        if got.hessian is not None:
-            want = inputs[0].T @ inputs[0] / len(inputs[0])
-            np.testing.assert_allclose(np.array(got.hessian), want, rtol=0, atol=2e-4 * want.max())
+        place = hessian_place_of(module.path)
+        readers = [m.path for m in structure.modules if hessian_place_of(m.path) == place]
+        assert (got.hessian is not None) == any("proj" in path for path in readers), module.path
+        if got.hessian is None:
+            continue
+        if experts is not None and place != module.path:  # that of all tokens
+            inputs = seen.of(place, None)
+        hessians = np.array(got.hessian).reshape(len(inputs), *got.hessian.shape[-2:])
+        for rows, hessian in zip(inputs, hessians, strict=True):
+            want = rows.T @ rows / max(len(rows), 1)
+            np.testing.assert_allclose(hessian, want, rtol=0, atol=2e-4 * want.max())
     assert report.idle_experts == idle
+
+
+@pytest.mark.parametrize("experts", [None, 3])
+def test_hessians_wider_than_a_block_are_whole(experts: int | None) -> None:
+    rng = np.random.default_rng(4)
+    sums, batches = Sums(530, experts, hessian=True), []
+    for count in (7, 30):
+        x, indices = rng.normal(size=(count, 530)), rng.integers(0, 2, (count, 1))
+        batches.append((x, indices[:, 0]))
+        if experts is None:
+            sums.add(mx.array(x.astype(np.float32)))
+        else:
+            sums.add_routed(mx.array(x[:, None, None].astype(np.float32)), mx.array(indices))
+        mx.eval(sums.pending())
+        sums.collect()
+    rows, chosen = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    want = [rows] if experts is None else [rows[chosen == expert] for expert in range(experts)]
+    got = sums.statistics().hessian
+    assert got is not None
+    for x, hessian in zip(want, np.array(got).reshape(-1, 530, 530), strict=True):
+        np.testing.assert_allclose(hessian, x.T @ x / max(len(x), 1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("hessian", "kept"),
+    [
+        ("up_proj", {"mlp.gate"}),
+        ("switch_mlp.down", {"mlp.switch_mlp.down_proj"}),
+        ("mlp.gate$|shared_expert.down", {"mlp.gate", "mlp.shared_expert.down_proj"}),
+        ("self_attn.v_proj", {"self_attn.q_proj"}),
+    ],
+)
+def test_hessians_are_kept_for_the_modules_that_are_named(
+    tmp_path: Path, hessian: str, kept: set[str]
+) -> None:
+    source, out = save_raw("qwen3_5_moe", tmp_path / "source"), tmp_path / "c.safetensors"
+    calibrate(source, write_tokens(tmp_path / "data.jsonl", (6,)), out, hessian=hessian)
+    names = [name for name in read_header(out) if name.endswith(".hessian")]
+    assert {layer_and_role(name.removesuffix(".hessian"))[1] for name in names} == kept
 
 
 def test_a_tied_head_is_measured_for_the_embedding(tmp_path: Path) -> None:

@@ -191,6 +191,30 @@ def test_statistics_follow_the_scale() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["own", "of all tokens"])
+def test_statistics_of_experts_follow_the_scale(own: bool) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 50, 128))
+    s = np.exp(rng.normal(size=(3, 128) if own else 128)).astype(np.float32)
+    scales = LayerScales()
+    scales.add(PLAIN, mx.array(s), None)
+
+    def of(inputs: np.ndarray) -> InputStatistics:
+        rows = inputs if own else inputs.reshape(-1, 128)
+        return InputStatistics(
+            mx.array((inputs**2).mean(1).astype(np.float32)),
+            mx.array([50.0, 50, 50]),
+            mx.array(np.abs(inputs).mean(1).astype(np.float32)),
+            mx.array((rows.swapaxes(-1, -2) @ rows / 50).astype(np.float32)),
+        )
+
+    scaled_inputs = x / (s[:, None] if own else s)
+    got, want = scales.statistics("l.mlp.down_proj", of(x)), of(scaled_inputs)
+    for name in ("mean_square", "mean_abs", "hessian"):
+        ours, theirs = np.array(getattr(got, name)), np.array(getattr(want, name))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 def test_clipping_never_loses_more_than_rounding(bits: int) -> None:
     weight, h = normal(3, 9, 128), uneven(3, 128)

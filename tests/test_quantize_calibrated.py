@@ -70,8 +70,8 @@ def test_each_module_is_packed_by_its_own_statistics(
         for part, want in zip(("weight", "scales", "biases"), packed, strict=True):
             assert mx.array_equal(stored[f"{path}.{part}"], want), path
     assert report.fallbacks.keys() == fallbacks
-    if method == "gptq+search":
-        assert all("switch_mlp" in path for path in fallbacks)
+    if method == "gptq+search":  # some experts were given no token
+        assert all("switch_mlp.down_proj" in path for path in fallbacks)
     sidecar = json.loads((tmp_path / "out" / "mixbit.json").read_text())["provenance"]
     assert sidecar["method"] == report.method == method
     assert sidecar["calibration"]["tokens"] == 50

@@ -21,6 +21,7 @@ _SHARED: tuple[tuple[str, tuple[str, ...]], ...] = (
     (_FFN_NORM, ("mlp.switch_mlp.gate_proj", "mlp.switch_mlp.up_proj")),
 )  # fmt: skip
 _PLACE_OF = {role: roles[0] for _, roles in _SHARED for role in roles}
+_ROUTED = {"mlp.switch_mlp.gate_proj", "mlp.switch_mlp.up_proj"}
 _NORM_OF = {role: norm for norm, roles in _SHARED for role in roles}
 
 
@@ -35,6 +36,16 @@ def place_of(path: str) -> str:
     """The module at which the input of ``path`` is measured: the first of those that share it."""
     layer, role = layer_and_role(path)
     return layer + _PLACE_OF.get(role, role)
+
+
+def hessian_place_of(path: str) -> str:
+    """The module at which the Hessian for ``path`` is measured.
+
+    That of :func:`place_of`, but for the first two matrices of experts the router: theirs is that
+    of all tokens of the layer. One for each expert would take more memory than the weights.
+    """
+    layer, role = layer_and_role(path)
+    return place_of(f"{layer}mlp.gate" if role in _ROUTED else path)
 
 
 def readers_of_norms(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,17 +50,17 @@ class LayerRun:
         batches: Sequence[npt.NDArray[np.int32]],
         places: Places,
         folder: Path,
-        hessian: re.Pattern[str] | None,
+        hessians: Container[str],
         embedding: TensorInfo | None,
     ) -> None:
         """Take a lazily loaded model, tokens [B, T] each, and a folder for the files.
 
-        ``embedding`` is where the embedding lies, unless it is packed: of the largest matrix only
-        the rows of tokens that occur are read.
+        ``hessians`` are the places where they are kept. ``embedding`` is where the embedding lies,
+        unless it is packed: of the largest matrix only the rows of tokens that occur are read.
         """
         self._body, _ = body_and_head(model)
         self._batches, self._places, self._folder = batches, places, folder
-        self._hessian, self._embedding = hessian, embedding
+        self._hessians, self._embedding = hessians, embedding
         self._files = [folder / f"layer-{i:05d}.safetensors" for i in range(len(places))]
 
     def run(self, progress: Progress | None) -> list[Path]:
@@ -84,10 +83,8 @@ class LayerRun:
         return self._files
 
     def _sums(self, module: ModuleShape) -> Sums:
-        if module.kind == "switch":
-            return Sums(module.in_dims, module.experts)
-        wanted = self._hessian is not None and self._hessian.search(module.path) is not None
-        return Sums(module.in_dims, hessian=wanted)
+        experts = module.experts if module.kind == "switch" else None
+        return Sums(module.in_dims, experts, hessian=module.path in self._hessians)
 
     def _begin_stream(self, layer: int) -> list[mx.array]:
         """The residual stream before a layer, an array [B, T, hidden] a batch."""

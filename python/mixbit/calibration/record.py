@@ -13,6 +13,8 @@ from scipy.linalg import blas
 from mixbit import ops
 from mixbit.calibration.statistics import InputStatistics
 
+Floats = npt.NDArray[np.float32]
+
 _BLOCK = 256
 
 
@@ -28,11 +30,11 @@ class Sums:
         self._square, self._absolute = np.zeros(shape), np.zeros(shape)
         self._count = np.zeros(shape[:-1])
         self._experts = experts
-        # Its lower triangle, until it is asked for.
-        shape = (in_dims, in_dims) if hessian else (0, 0)
-        self._hessian = np.zeros(shape, np.float32, order="F")
+        # Their upper triangles, until they are asked for.
+        self._hessian = np.zeros((*shape, in_dims) if hessian else 0, np.float32)
         self._new: list[mx.array] = []
         self._rows: mx.array | None = None
+        self._readers: mx.array | None = None
 
     def add(self, x: mx.array) -> None:
         """Take in ``x`` [..., in_dims], unevaluated."""
@@ -45,17 +47,20 @@ class Sums:
         """Take in what experts ``indices`` [...] read: ``x``, broadcast to [..., 1, in_dims]."""
         assert self._experts is not None
         x = mx.broadcast_to(x, (*indices.shape, 1, x.shape[-1]))
-        columns = x.reshape(-1, x.shape[-1]).astype(mx.float32).T
+        rows, experts = x.reshape(-1, x.shape[-1]).astype(mx.float32), indices.flatten()
         # A product with ones and zeros adds up in one order, which scattering does not on a GPU.
-        chosen = indices.flatten()[None] == mx.arange(self._experts)[:, None]
+        chosen = experts[None] == mx.arange(self._experts)[:, None]
         chosen = chosen.astype(mx.float32)
-        square = ops.linear(chosen, mx.contiguous(columns.square()))
-        absolute = ops.linear(chosen, mx.contiguous(columns.abs()))
+        square = ops.linear(chosen, mx.contiguous(rows.T.square()))
+        absolute = ops.linear(chosen, mx.contiguous(rows.T.abs()))
         self._new = [square, absolute, chosen.sum(axis=1)]
+        if self._hessian.size:
+            self._rows, self._readers = rows, experts
 
     def pending(self) -> list[mx.array]:
         """What has to be computed before :meth:`collect`."""
-        return self._new if self._rows is None else [*self._new, self._rows]
+        rows = (self._rows, self._readers)
+        return [*self._new, *(values for values in rows if values is not None)]
 
     def collect(self) -> None:
         """Add what was taken in last."""
@@ -63,18 +68,23 @@ class Sums:
         self._square += np.asarray(square)
         self._absolute += np.asarray(absolute)
         self._count += np.asarray(count)
-        if self._rows is not None:  # LAPACK's product is many times MLX's on a CPU
-            rows, hessian = np.asarray(self._rows).T, self._hessian
-            self._hessian = blas.ssyrk(1, rows, beta=1, c=hessian, lower=1, overwrite_c=1)
-        self._new, self._rows = [], None
+        if self._rows is not None:
+            rows, readers = np.asarray(self._rows), self._readers
+            if readers is None:
+                _add_products(self._hessian, rows)
+            else:
+                for expert in np.unique(np.asarray(readers)):
+                    _add_products(self._hessian[expert], rows[np.asarray(readers) == expert])
+        self._new, self._rows, self._readers = [], None, None
 
     def statistics(self) -> InputStatistics:
         """The means, at the end: the Hessian, which is large, goes with them."""
         count = np.maximum(self._count, 1)
-        hessian, self._hessian = self._hessian, np.zeros((0, 0), np.float32)
+        hessian, self._hessian = self._hessian, np.zeros(0, np.float32)
         if hessian.size:
-            hessian /= np.float32(count)
-            _mirror(hessian)
+            hessian /= count[..., None, None].astype(np.float32)
+            for square in hessian.reshape(-1, *hessian.shape[-2:]):
+                _mirror(square)
         return InputStatistics(
             mean_square=mx.array((self._square / count[..., None]).astype(np.float32)),
             count=mx.array(self._count.astype(np.float32)),
@@ -83,13 +93,20 @@ class Sums:
         )
 
 
-def _mirror(square: npt.NDArray[np.float32]) -> None:
-    """Fill the upper triangle of a symmetric matrix from the lower, in place."""
+def _add_products(hessian: Floats, rows: Floats) -> None:
+    """Add ``rows^T rows`` to the upper triangle of ``hessian``, in place."""
+    # BLAS's product is many times MLX's on a CPU. To it this is the lower triangle, in place as
+    # float32 in columns one behind the other.
+    blas.ssyrk(1, rows.T, beta=1, c=hessian.T, lower=1, overwrite_c=1)
+
+
+def _mirror(square: Floats) -> None:
+    """Fill the lower triangle of a symmetric matrix from the upper, in place."""
     for begin in range(0, len(square), _BLOCK):
         end = begin + _BLOCK
-        square[:begin, begin:end] = square[begin:end, :begin].T
-        corner = np.tril(square[begin:end, begin:end])
-        square[begin:end, begin:end] = corner + np.tril(corner, -1).T
+        square[begin:end, :begin] = square[:begin, begin:end].T
+        corner = np.triu(square[begin:end, begin:end])
+        square[begin:end, begin:end] = corner + np.triu(corner, 1).T
 
 
 class Recorder(nn.Module):

@@ -15,6 +15,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from mixbit.calibration.inputs import hessian_place_of
 from mixbit.calibration.layers import LayerRun, Progress, measured_places
 from mixbit.calibration.saved import SCHEMA, join
 from mixbit.checkpoint import TensorInfo, describe, open_checkpoint, stem_of
@@ -81,7 +82,8 @@ def calibrate(
         window: documents are cut into pieces of so many tokens, each from an empty context.
         batch_size: windows of equal length run together up to so many.
         hessian: keep the Hessian of the inputs of modules in whose path this regular expression is
-            found, 4 bytes times the square of the input's width each. Experts have none.
+            found, 4 bytes times the square of the input's width each. Experts have one each for
+            ``down_proj``; for ``gate_proj`` and ``up_proj`` that of all tokens of the layer serves.
         progress: called as ``progress(done, total, name)`` after each layer.
 
     Raises:
@@ -124,8 +126,13 @@ def calibrate(
     part = out.with_name(out.name + ".part")
     begin(part, identity)
     places = measured_places(structure)
+    hessians = {
+        hessian_place_of(module.path)
+        for module in structure.modules
+        if wanted is not None and wanted.search(module.path)
+    }
     embedding = _embedding(folder)
-    files = LayerRun(loaded, batches, places, part, wanted, embedding).run(progress)
+    files = LayerRun(loaded, batches, places, part, hessians, embedding).run(progress)
     join(files, out, identity)
     shutil.rmtree(part)
     return CalibrateReport(

@@ -18,7 +18,7 @@ from typing import Any
 import mlx.core as mx
 
 from mixbit.calibration.imatrix import is_imatrix, read_imatrix
-from mixbit.calibration.inputs import place_of
+from mixbit.calibration.inputs import hessian_place_of, place_of
 from mixbit.calibration.statistics import InputStatistics
 from mixbit.checkpoint import (
     ModelStructure,
@@ -46,8 +46,8 @@ class Calibration:
     ) -> None:
         """Take statistics by the places of :func:`place_of`, and what they were made of.
 
-        ``hessians`` says where in files those lie that are large: they are read when they are
-        asked for, and not kept.
+        ``hessians`` says, by the places of :func:`hessian_place_of`, where in files those lie that
+        are large: they are read when they are asked for, and not kept.
         """
         self._places, self.provenance = dict(places), dict(provenance)
         self._hessians = hessians
@@ -72,8 +72,8 @@ class Calibration:
 
     def of(self, path: str) -> InputStatistics | None:
         """Statistics of the input of the module at ``path``; None if they were not taken."""
-        place = place_of(path)
-        known, info = self._places.get(place), self._hessians.get(place)
+        known = self._places.get(place_of(path))
+        info = self._hessians.get(hessian_place_of(path))
         if known is None or info is None:
             return known
         return replace(known, hessian=read_rows(info, 0, info.shape[0]))
@@ -93,7 +93,7 @@ class Calibration:
                 (statistics.mean_square.shape, shape),
                 (None if statistics.mean_abs is None else statistics.mean_abs.shape, shape),
                 (statistics.count.shape, shape[:-1]),
-                (None if hessian is None else hessian.shape, (shape[-1], shape[-1])),
+                (None if hessian is None else hessian.shape, (*shape, shape[-1])),
             ):
                 if found is not None and tuple(found) != expected:
                     raise MixbitError(

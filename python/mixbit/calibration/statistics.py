@@ -16,7 +16,8 @@ class InputStatistics:
         count: float32 [], or [E]: how many ``x`` the means are over. Where it is 0 they are zero.
         mean_abs: the mean of ``|x|``, in the shape of ``mean_square``; None where the source
             (an imatrix) has none.
-        hessian: float32 [K, K]: the mean of ``x x^T``; None unless it was asked for.
+        hessian: float32 [K, K]: the mean of ``x x^T``; None unless it was asked for. For experts
+            [E, K, K], each one's own, or [K, K], that of all tokens of the layer.
     """
 
     mean_square: mx.array

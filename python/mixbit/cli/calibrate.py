@@ -43,7 +43,7 @@ def register(commands: Any) -> None:
         const="",
         metavar="REGEX",
         help="keep the Hessian too, which gptq needs, of the modules whose path matches (default: "
-        "all but experts); 4 bytes times the square of the input's width each",
+        "all); 4 bytes times the square of the input's width each, of experts' down_proj one each",
     )
     add_json_option(parser)
     parser.set_defaults(run=run)

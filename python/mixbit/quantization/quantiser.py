@@ -12,7 +12,7 @@ from mixbit.errors import MixbitError
 from mixbit.quantization.embedding import embedding_statistics
 from mixbit.quantization.fold import Fold, LayerScales, solve
 from mixbit.quantization.journal import Done
-from mixbit.quantization.methods import Choice, Packer
+from mixbit.quantization.methods import Choice, Packer, StackPacker
 from mixbit.quantization.methods.packed import all_finite
 from mixbit.quantization.pack import PARTS, Unit
 from mixbit.quantization.source import first_non_finite
@@ -79,6 +79,8 @@ class Quantiser:
             stored = self._stored_parts(unit, value, packer)
             mx.eval(stored)
             yield stored
+        if packer is not None and packer.reason is not None:
+            self._done.fallbacks[unit.path] = packer.reason
 
     def _rows(self, unit: Unit) -> Iterator[mx.array]:
         value, info = self._weights.pop(unit.name), self._stored.get(unit.name)
@@ -108,22 +110,18 @@ class Quantiser:
                 self._scales.add(fold, scale, source.astype(dtype) if fold.is_norm else None)
         self._done.changed += self._scales.changed
 
-    def _packer(self, unit: Unit) -> Packer | None:
+    def _packer(self, unit: Unit) -> Packer | StackPacker | None:
         """What packs the parameter in the affine mode."""
         if unit.spec is None:
             return None
         if unit.spec.mode == "affine":
-            packer = self._choice.packer(self._statistics(unit.path))
-            reason = packer.reason
-        else:
-            packer = None
-            reason = f"Mode {unit.spec.mode} is rounded to nearest."
-        if reason is not None and self._choice.name != "rtn":
-            self._done.fallbacks[unit.path] = reason
-        return packer
+            return self._choice.packer(self._statistics(unit.path))
+        if self._choice.name != "rtn":
+            self._done.fallbacks[unit.path] = f"Mode {unit.spec.mode} is rounded to nearest."
+        return None
 
     def _stored_parts(
-        self, unit: Unit, value: mx.array, packer: Packer | None
+        self, unit: Unit, value: mx.array, packer: Packer | StackPacker | None
     ) -> dict[str, mx.array]:
         spec = unit.spec
         if spec is None:

@@ -62,12 +62,11 @@ class LayerScales:
         if s is None:
             return statistics
         absolute, hessian = statistics.mean_abs, statistics.hessian
-        s = mx.broadcast_to(s, statistics.mean_square.shape)
         return InputStatistics(
             mean_square=statistics.mean_square / s.square(),
             count=statistics.count,
             mean_abs=None if absolute is None else absolute / s,
-            hessian=None if hessian is None else hessian / mx.outer(s, s),
+            hessian=None if hessian is None else hessian / (s[..., None] * s[..., None, :]),
         )
 
     def holds(self, path: str) -> bool:

@@ -1,6 +1,6 @@
 """Ways to choose the codes, scales and biases of a weight, each a function of one signature."""
 
-from mixbit.quantization.methods.choice import NAMES, Choice, Packer
+from mixbit.quantization.methods.choice import NAMES, Choice, Packer, StackPacker
 from mixbit.quantization.methods.clip import clip
 from mixbit.quantization.methods.gptq import Feedback, HessianError, gptq
 from mixbit.quantization.methods.packed import Method, Packed
@@ -15,6 +15,7 @@ __all__ = [
     "Method",
     "Packed",
     "Packer",
+    "StackPacker",
     "clip",
     "gptq",
     "rtn",

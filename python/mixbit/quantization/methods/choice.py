@@ -9,6 +9,7 @@ import mlx.core as mx
 from mixbit.calibration import InputStatistics
 from mixbit.errors import MixbitError
 from mixbit.quantization.methods.clip import clip
+from mixbit.quantization.methods.experts import of_expert
 from mixbit.quantization.methods.gptq import Feedback, HessianError, gptq
 from mixbit.quantization.methods.packed import Method, Packed
 from mixbit.quantization.methods.rtn import rtn
@@ -53,10 +54,13 @@ class Choice:
         rounding = clip if fold else rtn
         return cls(name, search if "search" in parts else rounding, "gptq" in parts, fold)
 
-    def packer(self, statistics: InputStatistics | None) -> Packer:
+    def packer(self, statistics: InputStatistics | None) -> Packer | StackPacker:
         """What packs a weight whose input has these statistics, or parts of it."""
         if not self.feedback:
             return Packer(self.scales, statistics)
+        hessian = None if statistics is None else statistics.hessian
+        if statistics is not None and hessian is not None and hessian.ndim == 3:
+            return StackPacker(self, statistics)
         try:
             return Packer(self.scales, statistics, Feedback.of(statistics))
         except HessianError as error:
@@ -79,7 +83,8 @@ class Choice:
             MixbitError: as a :class:`Method`.
         """
         packer = self.packer(statistics)
-        return packer.pack(weight, bits, group_size, dtype), packer.reason
+        packed = packer.pack(weight, bits, group_size, dtype)
+        return packed, packer.reason
 
 
 @dataclass(frozen=True)
@@ -107,3 +112,38 @@ class Packer:
         if self.feedback is None:
             return self.scales(weight, self.statistics, bits, group_size, dtype=dtype)
         return gptq(weight, self.feedback, bits, group_size, scales=self.scales, dtype=dtype)
+
+
+@dataclass
+class StackPacker:
+    """A choice, ready for a stack of experts that have a Hessian each.
+
+    Attributes:
+        choice: what to do with each.
+        statistics: of their inputs.
+        reason: how many of them gptq could not be had for, when they are packed.
+    """
+
+    choice: Choice
+    statistics: InputStatistics
+    reason: str | None = None
+
+    def pack(self, weight: mx.array, bits: int, group_size: int, dtype: mx.Dtype) -> Packed:
+        """Quantise [E, N, K] as a :class:`Method` does.
+
+        Raises:
+            MixbitError: as a :class:`Method`.
+        """
+        parts, left_out = [], 0
+        for index, rows in enumerate(weight):
+            own = of_expert(self.statistics, index)
+            packed, reason = self.choice.pack(rows, own, bits, group_size, dtype)
+            mx.eval(packed)
+            parts.append(packed)
+            left_out += reason is not None
+        if left_out:
+            self.reason = (
+                f"{left_out} of {len(weight)} experts have no usable Hessian: calibration gave "
+                "them no token."
+            )
+        return Packed(*(mx.stack(list(part)) for part in zip(*parts, strict=True)))

@@ -66,7 +66,7 @@ def gptq(
     their part. In the end :func:`refine` goes over all of them again.
 
     Args:
-        weight, bits, group_size, dtype: as a :class:`Method` takes them; ``weight`` is [N, K].
+        weight, bits, group_size, dtype: as a :class:`Method` takes them.
         feedback: of the layer's input.
         scales: the method that chooses scales and biases.
 
@@ -74,12 +74,14 @@ def gptq(
         MixbitError: as a :class:`Method`.
     """
     check_weight(weight, bits, group_size)
-    step = max(1, _CHUNK // weight.shape[1])
+    *leading, K = weight.shape
+    rows, step = weight.reshape(-1, K), max(1, _CHUNK // K)
     parts = [
-        _rows(weight[i : i + step], feedback, bits, group_size, scales, dtype or weight.dtype)
-        for i in range(0, len(weight), step)
+        _rows(rows[i : i + step], feedback, bits, group_size, scales, dtype or weight.dtype)
+        for i in range(0, len(rows), step)
     ]
-    return Packed(*(mx.concatenate(list(part)) for part in zip(*parts, strict=True)))
+    joined = (mx.concatenate(list(part)) for part in zip(*parts, strict=True))
+    return Packed(*(part.reshape(*leading, -1) for part in joined))
 
 
 def _rows(
@@ -116,7 +118,7 @@ def _rows(
 
 def _feedback(hessian: mx.array | None) -> Feedback:
     if hessian is None:
-        raise HessianError("It has no Hessian: calibrate with --hessian; experts never have one.")
+        raise HessianError("It has no Hessian: calibrate with --hessian.")
     h = np.array(hessian, np.float32)
     diagonal = np.diagonal(h).astype(np.float64)
     if not np.isfinite(h).all() or (diagonal < 0).any() or not diagonal.any():
