@@ -62,7 +62,7 @@ class Choice:
         if statistics is not None and hessian is not None and hessian.ndim == 3:
             return StackPacker(self, statistics)
         try:
-            return Packer(self.scales, statistics, Feedback.of(statistics))
+            return Packer(self.scales, None, Feedback.of(statistics))
         except HessianError as error:
             return Packer(self.scales, statistics, reason=str(error))
 
@@ -93,7 +93,7 @@ class Packer:
 
     Attributes:
         scales: chooses scales and biases.
-        statistics: of the weight's input.
+        statistics: of the weight's input; with feedback nothing is asked of them.
         feedback: what chooses the codes; None for those nearest.
         reason: why there is no feedback, where it was asked for.
     """

@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float32]
 # Added to the Hessian's diagonal, as a share of its mean, in turn until it can be factored.
 _DAMPING = (0.01, 0.1, 1.0)
 # Weights worked on at once, in fp32.
-_CHUNK = 1 << 23
+_CHUNK = 1 << 22
 
 
 class HessianError(MixbitError):
@@ -106,6 +106,7 @@ def _rows(
             own[group] = np.array(chosen.astype(mx.float32))[:, 0]
         errors = _round_group(left, found, group, part, factor, 2**bits - 1)
         left[part.stop :] -= factor[part, part.stop :].T @ errors
+    del left, errors
     refine(target, found, feedback.hessian, bits, dtype)
     packed = Packed(
         _packed_codes(found.codes.T.astype(np.uint8), bits),
@@ -119,7 +120,7 @@ def _rows(
 def _feedback(hessian: mx.array | None) -> Feedback:
     if hessian is None:
         raise HessianError("It has no Hessian: calibrate with --hessian.")
-    h = np.array(hessian, np.float32)
+    h = np.asarray(hessian)
     diagonal = np.diagonal(h).astype(np.float64)
     if not np.isfinite(h).all() or (diagonal < 0).any() or not diagonal.any():
         raise HessianError("The Hessian is not finite, or has no positive diagonal.")
@@ -131,8 +132,11 @@ def _feedback(hessian: mx.array | None) -> Feedback:
         if not failed:
             work, failed = lapack.dtrtri(work, lower=1, overwrite_c=1)
         if not failed:
-            np.fill_diagonal(h, diagonal + damping * diagonal.mean())
-            return Feedback(work[::-1, ::-1].astype(np.float32, order="C"), h)
+            factor = work[::-1, ::-1].astype(np.float32, order="C")
+            del work  # before the next one of its size
+            damped = h.copy()
+            np.fill_diagonal(damped, diagonal + damping * diagonal.mean())
+            return Feedback(factor, damped)
     raise HessianError("The Hessian is not positive, even damped.")
 
 
