@@ -36,7 +36,8 @@ def embedding_statistics(
             weight = weights[f"{path}.weight"]
             if weight.ndim == 2:
                 rows = np.asarray(weight.astype(mx.float32) * gain)
-                product = rows.T @ rows
+                with np.errstate(invalid="ignore"):  # its own turn will tell what is no number
+                    product = rows.T @ rows
                 total = product if total is None else total + product
     if total is None:
         return None

@@ -102,9 +102,13 @@ class Quantiser:
         for fold in self._folds.get(layer, ()):
             assert self._calibration is not None
             dtype = self._dtypes[fold.source]
-            scale = solve(
-                fold, self._weights, self._specs, self._calibration, self._choice.scales, dtype
-            )
+            try:
+                scale = solve(
+                    fold, self._weights, self._specs, self._calibration, self._choice.scales, dtype
+                )
+            except MixbitError:
+                self._name_non_finite()
+                raise
             if scale is not None:
                 source = self._weights[f"{fold.source}.weight"]
                 self._scales.add(fold, scale, source.astype(dtype) if fold.is_norm else None)
@@ -150,10 +154,15 @@ class Quantiser:
             raise MixbitError(f"{folder}: {unit.name} cannot be read: {error}.") from None
         if finite:
             return
+        self._name_non_finite()
+        raise MixbitError(
+            f"{self._checkpoint.folder}: {unit.name} holds values too large for the target "
+            "dtype; choose bfloat16 or float32."
+        )
+
+    def _name_non_finite(self) -> None:
         culprit = first_non_finite(self._checkpoint)
-        if culprit is None:
+        if culprit is not None:
             raise MixbitError(
-                f"{self._checkpoint.folder}: {unit.name} holds values too large for the target "
-                "dtype; choose bfloat16 or float32."
-            )
-        raise MixbitError(f"Tensor {culprit} holds a NaN or an infinity; fetch the model again.")
+                f"Tensor {culprit} holds a NaN or an infinity; fetch the model again."
+            ) from None
