@@ -13,7 +13,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mixbit.calibration import Calibration, InputStatistics
-from mixbit.checkpoint import describe, structure_of
+from mixbit.checkpoint import TensorInfo, describe, structure_of
 from mixbit.errors import MixbitError
 from mixbit.plan import Plan, QuantSpec
 from mixbit.quantization import quantize
@@ -150,6 +150,15 @@ def test_the_scale_lowers_the_error_of_the_output() -> None:
         of_scaled = error(weight * scale, packed, h / s**2, 3, 64)
         assert of_scaled < 0.7 * error(weight, plain, h, 3, 64)
         assert np.sqrt(s.max() * s.min()) == pytest.approx(1, rel=1e-5)
+
+
+def test_no_hessian_is_read_for_a_scale(tmp_path: Path) -> None:
+    path = "l.mlp.down_proj"
+    lost = {path: TensorInfo(tmp_path / "lost.safetensors", "F32", (128, 128), 1 << 16, 0)}
+    weight, calibration = normal(64, 128), Calibration({path: seen(uneven(128))}, {}, lost)
+    assert solve(PLAIN, {f"{path}.weight": weight}, SPECS, calibration, rtn) is not None
+    with pytest.raises(MixbitError, match="cannot be read"):
+        calibration.of(path)
 
 
 @pytest.mark.parametrize("kind", ["dead", "all but one dead", "all dead", "signed"])

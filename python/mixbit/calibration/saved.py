@@ -70,11 +70,14 @@ class Calibration:
         calibration._check(describe(config), path)
         return calibration
 
-    def of(self, path: str) -> InputStatistics | None:
-        """Statistics of the input of the module at ``path``; None if they were not taken."""
+    def of(self, path: str, *, hessian: bool = True) -> InputStatistics | None:
+        """Statistics of the input of the module at ``path``; None if they were not taken.
+
+        Without ``hessian`` none is read.
+        """
         known = self._places.get(place_of(path))
         info = self._hessians.get(hessian_place_of(path))
-        if known is None or info is None:
+        if known is None or info is None or not hessian:
             return known
         return replace(known, hessian=read_rows(info, 0, info.shape[0]))
 

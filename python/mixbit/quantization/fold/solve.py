@@ -91,7 +91,8 @@ def solve(
 
 def _magnitude(fold: Fold, calibration: Calibration) -> mx.array | None:
     """Of each scale's channels, positive; None if the calibration does not know them."""
-    known = [s for reader in fold.readers if (s := calibration.of(reader)) is not None]
+    found = [calibration.of(reader, hessian=False) for reader in fold.readers]
+    known = [statistics for statistics in found if statistics is not None]
     # Of readers of one norm those that are no experts saw every token.
     whole = [s for s in known if s.mean_square.ndim == 1] if len(fold.readers) > 1 else known
     if not whole:
@@ -113,7 +114,7 @@ def _sample(
     dtype: mx.Dtype | None,
 ) -> _Sample | None:
     """None for a reader that is not packed with scales, or of whose input nothing is known."""
-    spec, statistics = specs.get(path), calibration.of(path)
+    spec, statistics = specs.get(path), calibration.of(path, hessian=False)
     if spec is None or spec.mode != "affine" or statistics is None:
         return None
     weight = weights[f"{path}.weight"]
