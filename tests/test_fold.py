@@ -137,7 +137,9 @@ def solved(weight: mx.array, mean_square: np.ndarray, mean_abs: np.ndarray | Non
     if mean_abs is not None:
         statistics = replace(statistics, mean_abs=mx.array(mean_abs.astype(np.float32)))
     calibration = Calibration({"l.mlp.down_proj": statistics}, {})
-    return solve(PLAIN, {"l.mlp.down_proj.weight": weight}, SPECS, calibration, rtn)
+    return solve(
+        PLAIN, {"l.mlp.down_proj.weight": weight}, SPECS, calibration, {"l.mlp.down_proj": rtn}
+    )
 
 
 def test_the_scale_lowers_the_error_of_the_output() -> None:
@@ -156,7 +158,7 @@ def test_no_hessian_is_read_for_a_scale(tmp_path: Path) -> None:
     path = "l.mlp.down_proj"
     lost = {path: TensorInfo(tmp_path / "lost.safetensors", "F32", (128, 128), 1 << 16, 0)}
     weight, calibration = normal(64, 128), Calibration({path: seen(uneven(128))}, {}, lost)
-    assert solve(PLAIN, {f"{path}.weight": weight}, SPECS, calibration, rtn) is not None
+    assert solve(PLAIN, {f"{path}.weight": weight}, SPECS, calibration, {path: rtn}) is not None
     with pytest.raises(MixbitError, match="cannot be read"):
         calibration.of(path)
 
@@ -321,8 +323,9 @@ def test_weights_and_statistics_are_scaled_alike_before_packing(
     weights = dict(tree_flatten(build(model_type).parameters()))
     structure = describe(settings)
     folds, scales = folds_of(structure, settings)[_first(structure)], LayerScales()
+    methods = dict.fromkeys(plan.modules, search)
     for fold in folds:
-        scale = solve(fold, weights, plan.modules, calibration, search, dtype)
+        scale = solve(fold, weights, plan.modules, calibration, methods, dtype)
         if scale is not None:
             norm = weights[f"{fold.source}.weight"].astype(dtype) if fold.is_norm else None
             scales.add(fold, scale, norm)

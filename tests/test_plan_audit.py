@@ -132,6 +132,7 @@ def test_differences_and_what_they_cost() -> None:
     result = diff(one, other)
     assert result == {
         "schema": "mixbit.plan-diff/1", "first": "one", "second": "other",
+        "method": {"first": None, "second": None},
         "modules": [{
             "path": UP, "class": "mlp.up_proj", "bytes": 128 * 64 * 2 // 8,
             "first": {"bits": 4, "group_size": 64, "mode": "affine"},

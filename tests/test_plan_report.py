@@ -42,7 +42,7 @@ def test_sizes_by_hand() -> None:
     assert (report["schema"], report["name"]) == ("mixbit.plan-report/1", "by hand")
     assert report["modules"][3] == {
         "path": "model.layers.1.mlp.switch_mlp.up_proj",
-        "bits": 4, "group_size": 32, "mode": "mxfp4",
+        "bits": 4, "group_size": 32, "mode": "mxfp4", "method": None,
         "in_dims": 128, "out_dims": 40, "experts": 3, "bytes": 8160,
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ from mixbit.calibration.run import calibrate
 from mixbit.checkpoint import TensorInfo, read_config, structure_of
 from mixbit.checkpoint import read_rows as checkpoint_rows
 from mixbit.errors import MixbitError
-from mixbit.plan import Plan, QuantSpec
+from mixbit.plan import Plan, QuantSpec, with_methods
 from mixbit.quantization import quantiser, quantize
 from mixbit.quantization.embedding import embedding_statistics
 from mixbit.quantization.methods import Choice
@@ -73,7 +73,8 @@ def test_each_module_is_packed_by_its_own_statistics(
     if method == "gptq+search":  # some experts were given no token
         assert all("switch_mlp.down_proj" in path for path in fallbacks)
     sidecar = json.loads((tmp_path / "out" / "mixbit.json").read_text())["provenance"]
-    assert sidecar["method"] == report.method == method
+    packed_modules = sum(spec is not None for spec in plan.modules.values())
+    assert sidecar["methods"] == report.methods == {method: packed_modules}
     assert sidecar["calibration"]["tokens"] == 50
     loaded, _ = mlx_lm.load(str(tmp_path / "out"))
     assert mx.isfinite(loaded(mx.array([[1, 5, 9]]))).all()
@@ -110,27 +111,34 @@ KILLED = """
 import sys
 from pathlib import Path
 from mixbit.quantization import quantize
-source, out, calibration, method, calls = sys.argv[1:]
+source, out, calibration, plan, calls = sys.argv[1:]
 if Path(out).exists():
     sys.exit()  # killed between the last step and the end
 if int(calls):
     die_after(int(calls))
 print("begun", flush=True)
-quantize(source, out, plan="uniform-3", method=method, calibration=calibration,
-         max_shard_bytes=40_000)
+quantize(source, out, plan=plan, calibration=calibration, max_shard_bytes=40_000)
 """
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_5", "qwen3_5_moe"])
+@pytest.mark.parametrize(
+    ("model_type", "methods"),
+    [
+        ("qwen3_5", ["awq+gptq+search"]),
+        ("qwen3_5_moe", ["awq+gptq+search"]),
+        ("qwen3_5", ["gptq+search", "in_proj_qkv|q_proj|down_proj=awq", "lm_head|up_proj=rtn"]),
+    ],
+)
 def test_a_run_killed_again_and_again_comes_to_the_same_bytes(
-    tmp_path: Path, model_type: str, long_grid: bool
+    tmp_path: Path, model_type: str, methods: list[str], long_grid: bool
 ) -> None:
-    method = "awq+gptq+search"
     source, calibration = calibrated(tmp_path, model_type)
-    options = {"plan": "uniform-3", "method": method, "calibration": calibration}
+    plan = tmp_path / "plan.json"
+    with_methods(Plan.load("uniform-3", model=source), methods).save(plan)
+    options = {"plan": plan, "calibration": calibration}
     whole = quantize(source, tmp_path / "whole", max_shard_bytes=40_000, **options)
     kills = 12 if long_grid else 3
-    arguments = (source, tmp_path / "out", calibration, method)
+    arguments = (source, tmp_path / "out", calibration, plan)
     run_killed_often(KILLED, *arguments, kills=kills, steps=12, seconds=0.6)
     if not (tmp_path / "out").exists():
         report = quantize(source, tmp_path / "out", max_shard_bytes=40_000, **options)

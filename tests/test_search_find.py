@@ -18,7 +18,8 @@ from mixbit.checkpoint import describe
 from mixbit.cli import main
 from mixbit.errors import MixbitError
 from mixbit.kld import stream as stream_module
-from mixbit.plan import Plan, QuantSpec
+from mixbit.plan import Plan, QuantSpec, with_methods
+from mixbit.quantization import quantize
 from mixbit.quantization.methods import Choice
 from mixbit.search import SearchResult, Sensitivity, search
 from mixbit.search.choices import ROUTER_FLOOR, Choices
@@ -319,12 +320,33 @@ def test_the_commands(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     shown = capsys.readouterr().out
     assert all(str(path.name) in shown for path in (tmp_path / "found").glob("*plan*.json"))
     assert f"mixbit quantize --model {small} --plan {tmp_path}/found/plan-5.000.json --m" in shown
+    assert Plan.load(tmp_path / "found" / "plan-5.000.json").method == "rtn"
     (one,) = document["budgets"]
     assert one["bpw"] <= 5 and (tmp_path / "found" / one["plan"]).exists()
     assert main(["search", *common, *options]) == 1
     assert "give --bpw, --bytes or --against" in capsys.readouterr().err
     assert main(["search", *common, *options, "--floor", "x", "--bpw", "5"]) == 1
     assert "--floor 'x' is not PATTERN=BITS." in capsys.readouterr().err
+
+
+def test_what_is_found_is_packed_as_it_was_measured(
+    small: Path, table: Sensitivity, tmp_path: Path
+) -> None:
+    given = with_methods(Plan.load("uniform-3", model=small), ["gptq", "mlp=rtn"])
+    packing = Packing(Choice.of("search"))
+    find(small, table, tmp_path / "found", against=[given], packing=packing)
+    for file in (tmp_path / "found").glob("plan-*.json"):
+        plan = Plan.load(file)
+        assert (plan.method, plan.methods) == ("search", {})
+        report = quantize(small, tmp_path / file.stem, plan=file)
+        assert report.methods.keys() == {"search"}
+        told = quantize(small, tmp_path / f"{file.stem}-rtn", plan=file, method="rtn").notes
+        assert told == [f"plan {plan.name} names search, in whose place rtn was taken"]
+        weights, other = (
+            (tmp_path / name / "model.safetensors").read_bytes()
+            for name in (file.stem, f"{file.stem}-rtn")
+        )
+        assert weights != other
 
 
 def test_budgets_that_are_close_have_files_of_their_own(result: SearchResult) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixbit.cli.output import Output, add_json_option, plain_table
-from mixbit.cli.recipes import add_plan_options, chosen_plan
+from mixbit.cli.recipes import add_method_option, add_plan_options, chosen_plan
 from mixbit.errors import MixbitError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def register(commands: Any) -> None:
         help="change the modules that a regular expression finds, the first match counts; VALUE is "
         "bits, bits/group, a mode such as mxfp4, or bfloat16 for not quantised",
     )
+    add_method_option(make)
     make.add_argument("--out", required=True, metavar="FILE", help="plan.json to write")
     add_json_option(make)
     make.set_defaults(run=run_make)
@@ -91,22 +92,24 @@ def run_show(args: argparse.Namespace) -> None:
         result = plan.report()
         if args.image is not None:
             draw(plan, args.image)
-    output.show(_class_table(result), "", _layer_table(result), "", *_story(result["provenance"]))
+    story = [*_one_method(result), *_story(result["provenance"])]
+    output.show(_class_table(result), "", _layer_table(result), "", *story)
     output.write(result)
 
 
 def run_make(args: argparse.Namespace) -> None:
-    """Write a recipe's plan, with overrides, and print it by class."""
+    """Write a recipe's plan, with overrides and methods, and print it by class."""
     output = Output(args.json)
     with output.captured():
-        from mixbit.plan import override
+        from mixbit.plan import override, with_methods
 
         plan = chosen_plan(args, Path(args.model))
         if args.override:
             plan = override(plan, args.override)
+        plan = with_methods(plan, args.method)
         result = plan.report()
         plan.save(Path(args.out))
-    output.show(_class_table(result), f"written to {args.out}")
+    output.show(_class_table(result), *_one_method(result), f"written to {args.out}")
     output.write(result)
 
 
@@ -167,8 +170,11 @@ def run_diff(args: argparse.Namespace) -> None:
     ]
     header = ("module", result["first"], result["second"], "bytes")
     total = "" if result["bytes"] is None else f", {result['bytes']:+,} bytes"
+    methods = [method or "none" for method in result["method"].values()]
     output.show(
-        *([plain_table(header, rows)] if rows else []), f"{len(rows)} modules differ{total}"
+        *([plain_table(header, rows)] if rows else []),
+        *([f"methods: {' and '.join(methods)}"] if methods[0] != methods[1] else []),
+        f"{len(rows)} modules differ{total}",
     )
     output.write(result)
 
@@ -209,10 +215,23 @@ def _class_table(result: Mapping[str, Any]) -> Any:
         "bytes": result["bytes"],
         "bpw": result["bpw"],
     }
+    rows = [*result["classes"], total]
+    last = ("method",) if len(_methods(result)) > 1 else ()
     return plain_table(
-        ("class", "modules", "weights", "bits", "group", "mode", "bytes", "bpw"),
-        [_class_row(row) for row in (*result["classes"], total)],
+        ("class", "modules", "weights", "bits", "group", "mode", "bytes", "bpw", *last),
+        [(*_class_row(row), *(row.get(key) or "" for key in last)) for row in rows],
     )
+
+
+def _methods(result: Mapping[str, Any]) -> set[str | None]:
+    """What a plan's packed modules are packed by, None for what the plan leaves open."""
+    return {row["method"] for row in result["classes"] if row["bits"] is not None}
+
+
+def _one_method(result: Mapping[str, Any]) -> list[str]:
+    """A line on the method where it is the same for all."""
+    methods = _methods(result)
+    return [f"method: {method}" for method in methods if method and len(methods) == 1]
 
 
 def _class_row(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -253,7 +272,9 @@ def _story(provenance: Mapping[str, Any]) -> list[str]:
 
 
 def _values(spec: Mapping[str, Any] | None) -> str:
-    return "16" if spec is None else f"{spec['mode']} {spec['bits']}/{spec['group_size']}"
+    if spec is None:
+        return "16"
+    return f"{spec['mode']} {spec['bits']}/{spec['group_size']} {spec.get('method') or ''}".rstrip()
 
 
 def _first(findings: tuple[Any, ...]) -> str:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from mixbit.cli.output import Output, add_json_option, named_progress_bar, plain_table
-from mixbit.cli.recipes import add_plan_options, chosen_plan
+from mixbit.cli.recipes import add_method_option, add_plan_options, chosen_plan
 
 
 def register(commands: Any) -> None:
@@ -21,12 +21,7 @@ def register(commands: Any) -> None:
     parser.add_argument("--model", required=True, help="unquantised model folder or hub id")
     parser.add_argument("--mlx-path", required=True, metavar="OUT", help="folder to write")
     add_plan_options(parser, plan_file=True)
-    parser.add_argument(
-        "--method",
-        default="rtn",
-        help="how scales and codes are chosen: rtn, or some of search, awq and gptq joined by '+' "
-        "(default: rtn)",
-    )
+    add_method_option(parser)
     parser.add_argument(
         "--calibration",
         metavar="FILE",
@@ -43,19 +38,22 @@ def run(args: argparse.Namespace) -> None:
         from pathlib import Path
 
         from mixbit.integration import resolve
+        from mixbit.plan import with_methods
         from mixbit.quantization import quantize
 
         source = resolve(args.model)
+        of_all = [text for text in args.method if "=" not in text]
+        of_some = [text for text in args.method if "=" in text]
         report = quantize(
             source,
             Path(args.mlx_path),
-            plan=chosen_plan(args, source),
-            method=args.method,
+            plan=with_methods(chosen_plan(args, source), of_some),
+            method=of_all[-1] if of_all else None,
             calibration=args.calibration,
             progress=progress,
         )
     result = report.to_json()
-    output.show(_table(result))
+    output.show(_table(result), *(f"note: {note}" for note in result["notes"]))
     output.write(result)
 
 
@@ -65,7 +63,7 @@ def _table(result: dict[str, Any]) -> Any:
         ("bits per weight", f"{result['bpw']:.3f}"),
         ("bytes", f"{result['bytes']:,}"),
         ("seconds", f"{result['seconds']:.1f}"),
-        ("method", result["method"]),
+        ("method", _methods(result["methods"])),
         ("tensors scaled by awq", str(result["changed"])),
         ("modules by a simpler method", str(len(result["fallbacks"]))),
         ("modules left dense", str(len(result["dense"]))),
@@ -73,3 +71,10 @@ def _table(result: dict[str, Any]) -> Any:
         ("tensors dropped", str(len(result["dropped"]))),
     ]
     return plain_table(("quantised", ""), rows, text_columns=2)
+
+
+def _methods(modules: dict[str, int]) -> str:
+    """The method, or each with the number of its modules."""
+    if len(modules) < 2:
+        return next(iter(modules), "none")
+    return ", ".join(f"{method} ({count} modules)" for method, count in modules.items())

@@ -1,4 +1,4 @@
-"""The options that name a plan: ``--recipe NAME --q-bits D``, or ``--plan FILE``."""
+"""The options that name a plan: ``--recipe NAME --q-bits D``, or ``--plan FILE``; and methods."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ def add_plan_options(parser: argparse.ArgumentParser, *, plan_file: bool) -> Non
         choice.add_argument("--plan", metavar="FILE", help="plan.json, config.json or checkpoint")
     parser.add_argument("--q-bits", type=int, metavar="D", help="base bits of the recipe")
     parser.set_defaults(plan=None, usage_error=parser.error)
+
+
+def add_method_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--method``, for all modules or, as often as wanted, for those that a pattern finds."""
+    parser.add_argument(
+        "--method",
+        action="append",
+        default=[],
+        metavar="[PATTERN=]METHOD",
+        help="how scales and codes are chosen: rtn, or some of search, awq and gptq joined by '+' "
+        "(default: what the plan says, else rtn); after PATTERN= for the modules that a regular "
+        "expression finds, the first match counts",
+    )
 
 
 def chosen_plan(args: argparse.Namespace, model: Path) -> Plan:

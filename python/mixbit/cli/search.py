@@ -233,16 +233,14 @@ def run_search(args: argparse.Namespace) -> None:
     from mixbit.search import tables
 
     first = Path(args.out) / next(iter(result.files))
-    method = "" if args.method == "rtn" else f" --method {args.method}"
-    if args.calibration is not None:
-        method += f" --calibration {args.calibration}"
+    given = "" if args.calibration is None else f" --calibration {args.calibration}"
     output.show(
         plain_table(*tables.plans(result)),
         "",
         f"{result.measured} measurements over {result.tokens} tokens of {result.documents} "
         f"documents in {result.seconds:.0f} seconds.",
         f"Written to {args.out}: {', '.join(result.files)}, search.json, report.html.",
-        f"Next: mixbit quantize --model {args.model} --plan {first}{method} --mlx-path NEW",
+        f"Next: mixbit quantize --model {args.model} --plan {first}{given} --mlx-path NEW",
     )
     output.write(result.to_json())
 

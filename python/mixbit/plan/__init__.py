@@ -3,8 +3,9 @@
 from mixbit.plan.audit import Audit, Finding, audit
 from mixbit.plan.check import check
 from mixbit.plan.diff import diff
+from mixbit.plan.method import METHODS, method_fault
 from mixbit.plan.model import Plan
-from mixbit.plan.override import override
+from mixbit.plan.override import override, with_methods
 from mixbit.plan.picture import draw
 from mixbit.plan.recipes import RECIPES, recipe_name
 from mixbit.plan.spec import QuantSpec
@@ -12,6 +13,7 @@ from mixbit.plan.writers import FORMATS, write
 
 __all__ = [
     "FORMATS",
+    "METHODS",
     "RECIPES",
     "Audit",
     "Finding",
@@ -21,7 +23,9 @@ __all__ = [
     "check",
     "diff",
     "draw",
+    "method_fault",
     "override",
     "recipe_name",
+    "with_methods",
     "write",
 ]

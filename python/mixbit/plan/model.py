@@ -26,17 +26,22 @@ class Plan:
         name: what to call the plan in tables and messages.
         provenance: where it comes from; JSON values only.
         structure: the model it was made for, where that is known. It takes no part in comparisons.
+        method: how the weights that are quantised are packed (``"gptq+search"``, …), where it
+            matters; see docs/quantize.md. None leaves that to whoever quantises.
+        methods: module path to method, for quantised modules that have one of their own.
     """
 
     modules: Mapping[str, QuantSpec | None]
     name: str = "custom"
     provenance: Mapping[str, Any] = field(default_factory=dict)
     structure: ModelStructure | None = field(default=None, compare=False, repr=False)
+    method: str | None = None
+    methods: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Close the mappings, so that a plan can be shared safely."""
-        object.__setattr__(self, "modules", MappingProxyType(dict(self.modules)))
-        object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
+        for name in ("modules", "provenance", "methods"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @classmethod
     def load(
@@ -84,26 +89,36 @@ class Plan:
 
         return plan_of_block(block, structure, name=name)
 
+    def method_of(self, path: str) -> str | None:
+        """The method that the plan names for a module, or for all; None where it names none."""
+        return self.methods.get(path, self.method)
+
     def to_mlx_config(self) -> dict[str, Any]:
         """The plan as mlx-lm's ``quantization`` block; empty if nothing is quantised.
 
         Every module is named, also where its values equal the top-level ones (the most frequent),
-        so that no reader has to guess; ``false`` stands for not quantised.
+        so that no reader has to guess; ``false`` stands for not quantised. Methods are left out:
+        mlx-lm refuses keys that it does not know, and loading needs none of them.
         """
         frequent = Counter(spec for spec in self.modules.values() if spec is not None)
         if not frequent:
             return {}
         top, _ = frequent.most_common(1)[0]
-        return top.to_json() | _modules_to_json(self.modules)
+        return top.to_json() | self._modules_to_json()
 
     def to_json(self) -> dict[str, Any]:
         """The plan as the JSON object of a ``plan.json``."""
+        modules = self._modules_to_json()
+        for path, method in self.methods.items():
+            modules[path]["method"] = method
         document: dict[str, Any] = {
             "schema": PLAN_SCHEMA,
             "name": self.name,
             "provenance": dict(self.provenance),
-            "modules": _modules_to_json(self.modules),
+            "modules": modules,
         }
+        if self.method is not None:
+            document["method"] = self.method
         if self.structure is not None:
             document["model"] = self.structure.to_json()
         return document
@@ -112,7 +127,8 @@ class Plan:
         """Write the plan as a ``plan.json``, replacing the file if there is one.
 
         Raises:
-            MixbitError: the plan holds values that MLX cannot pack, or the file cannot be written.
+            MixbitError: the plan holds values that MLX cannot pack, or an unknown method, or the
+                file cannot be written.
         """
         check_specs(self)
         write_json(Path(path), self.to_json())
@@ -137,9 +153,9 @@ class Plan:
             )
         return report(self, structure)
 
+    def _modules_to_json(self) -> dict[str, Any]:
+        items = self.modules.items()
+        return {path: False if spec is None else spec.to_json() for path, spec in items}
+
 
 PLAN_SCHEMA = "mixbit.plan/1"
-
-
-def _modules_to_json(modules: Mapping[str, QuantSpec | None]) -> dict[str, Any]:
-    return {path: False if spec is None else spec.to_json() for path, spec in modules.items()}

@@ -19,24 +19,25 @@ def report(plan: Plan, structure: ModelStructure) -> dict[str, Any]:
     Returns:
         ``{"schema", "name", "bpw", "bytes", "params", "modules", "classes", "layers",
         "provenance"}``. ``bytes`` counts all parameters with their scales, ``bpw`` is bits of those
-        per parameter. Each of ``modules`` is ``{"path", "bits", "group_size", "mode", "in_dims",
-        "out_dims", "experts", "bytes"}``. Each of ``classes`` is ``{"class", "modules", "params",
-        "bits", "group_size", "mode", "bytes", "bpw"}``: the modules of equal role and equal values
-        over all layers, and last ``other``, the parameters that are never quantised. ``bits`` is
-        None for what is left as it is, counted at 16 bits. Each of ``layers`` is ``{"layer",
-        "modules", "params", "bytes", "bpw"}`` over the modules of a layer that can be quantised;
-        ``layer`` is None for those outside of layers.
+        per parameter. Each of ``modules`` is ``{"path", "bits", "group_size", "mode", "method",
+        "in_dims", "out_dims", "experts", "bytes"}``. Each of ``classes`` is ``{"class", "modules",
+        "params", "bits", "group_size", "mode", "method", "bytes", "bpw"}``: the modules of equal
+        role and equal values over all layers, and last ``other``, the parameters that are never
+        quantised. ``bits`` is None for what is left as it is, counted at 16 bits; ``method`` where
+        the plan names none. Each of ``layers`` is ``{"layer", "modules", "params", "bytes",
+        "bpw"}`` over the modules of a layer that can be quantised; ``layer`` is None for those
+        outside of layers.
 
     Raises:
         MixbitError: the plan does not fit the model.
     """
     check(plan, structure)
-    rows = [(shape, plan.modules.get(shape.path)) for shape in structure.modules]
+    rows = [_row(plan, shape) for shape in structure.modules]
     other = structure.params - sum(shape.params for shape in structure.modules)
     classes = [_class_row(*group) for group in _by_class(rows)]
     if other:
         classes.append(
-            {"class": "other"} | _values(None) | _sized(0, other, other * _DENSE_BITS // 8)
+            {"class": "other"} | _values(None, None) | _sized(0, other, other * _DENSE_BITS // 8)
         )
     total = sum(row["bytes"] for row in classes)
     return {
@@ -45,7 +46,7 @@ def report(plan: Plan, structure: ModelStructure) -> dict[str, Any]:
         "bpw": 8 * total / structure.params,
         "bytes": total,
         "params": structure.params,
-        "modules": [_module_row(shape, spec) for shape, spec in rows],
+        "modules": [_module_row(*row) for row in rows],
         "classes": classes,
         "layers": [{"layer": layer} | _totals(group) for layer, group in _by_layer(rows).items()],
         "provenance": dict(plan.provenance),
@@ -65,31 +66,41 @@ def module_class(path: str) -> str:
     return inner if inner != path else path.rpartition(".")[2]
 
 
-_Row = tuple[ModuleShape, QuantSpec | None]
+_Row = tuple[ModuleShape, QuantSpec | None, str | None]
+"""A module, what it is quantised to, and by which method."""
+
+_Class = tuple[str, QuantSpec | None, str | None]
 
 
-def _by_class(rows: Iterable[_Row]) -> Iterable[tuple[str, QuantSpec | None, list[_Row]]]:
-    groups: dict[tuple[str, QuantSpec | None], list[_Row]] = {}
-    for shape, spec in rows:
-        groups.setdefault((module_class(shape.path), spec), []).append((shape, spec))
-    return ((name, spec, group) for (name, spec), group in groups.items())
+def _row(plan: Plan, shape: ModuleShape) -> _Row:
+    spec = plan.modules.get(shape.path)
+    return shape, spec, None if spec is None else plan.method_of(shape.path)
+
+
+def _by_class(rows: Iterable[_Row]) -> Iterable[tuple[_Class, list[_Row]]]:
+    groups: dict[_Class, list[_Row]] = {}
+    for row in rows:
+        shape, spec, method = row
+        groups.setdefault((module_class(shape.path), spec, method), []).append(row)
+    return groups.items()
 
 
 def _by_layer(rows: Iterable[_Row]) -> dict[int | None, list[_Row]]:
     groups: dict[int | None, list[_Row]] = {}
-    for shape, spec in rows:
-        match = re.search(r"\blayers\.(\d+)\.", shape.path)
-        groups.setdefault(int(match[1]) if match else None, []).append((shape, spec))
+    for row in rows:
+        match = re.search(r"\blayers\.(\d+)\.", row[0].path)
+        groups.setdefault(int(match[1]) if match else None, []).append(row)
     return groups
 
 
-def _class_row(name: str, spec: QuantSpec | None, rows: list[_Row]) -> dict[str, Any]:
-    return {"class": name} | _values(spec) | _totals(rows)
+def _class_row(key: _Class, rows: list[_Row]) -> dict[str, Any]:
+    name, spec, method = key
+    return {"class": name} | _values(spec, method) | _totals(rows)
 
 
 def _totals(rows: list[_Row]) -> dict[str, Any]:
-    params = sum(shape.params for shape, _ in rows)
-    nbytes = sum(module_bytes(shape, spec) for shape, spec in rows)
+    params = sum(shape.params for shape, *_ in rows)
+    nbytes = sum(module_bytes(shape, spec) for shape, spec, _ in rows)
     return _sized(len(rows), params, nbytes)
 
 
@@ -97,14 +108,15 @@ def _sized(modules: int, params: int, nbytes: int) -> dict[str, Any]:
     return {"modules": modules, "params": params, "bytes": nbytes, "bpw": 8 * nbytes / params}
 
 
-def _values(spec: QuantSpec | None) -> dict[str, Any]:
-    return dict.fromkeys(("bits", "group_size", "mode")) if spec is None else spec.to_json()
+def _values(spec: QuantSpec | None, method: str | None) -> dict[str, Any]:
+    values = dict.fromkeys(("bits", "group_size", "mode")) if spec is None else spec.to_json()
+    return values | {"method": method}
 
 
-def _module_row(shape: ModuleShape, spec: QuantSpec | None) -> dict[str, Any]:
+def _module_row(shape: ModuleShape, spec: QuantSpec | None, method: str | None) -> dict[str, Any]:
     return {
         "path": shape.path,
-        **_values(spec),
+        **_values(spec, method),
         "in_dims": shape.in_dims,
         "out_dims": shape.out_dims,
         "experts": shape.experts,

@@ -29,7 +29,7 @@ class Quantiser:
         checkpoint: Checkpoint,
         weights: dict[str, mx.array],
         stored: Mapping[str, TensorInfo],
-        choice: Choice,
+        choices: Mapping[str, Choice],
         calibration: Calibration | None,
         folds: Mapping[str, Sequence[Fold]],
         readers: Mapping[str, Sequence[str]],
@@ -42,7 +42,7 @@ class Quantiser:
             checkpoint: where they come from, for messages.
             weights: parameters by name.
             stored: where those lie that are a tensor of a file as it stands.
-            choice: the method.
+            choices: the method of each module that is packed.
             calibration: of the model.
             folds: by layer, empty for none.
             readers: of each norm, in the model's order; empty where they are not known.
@@ -50,7 +50,8 @@ class Quantiser:
             done: takes up what folds changed, and the modules for which the method did not serve.
         """
         self._checkpoint, self._weights, self._stored = checkpoint, weights, stored
-        self._choice, self._calibration = choice, calibration
+        self._choices, self._calibration = choices, calibration
+        self._trials = {path: choice.scales for path, choice in choices.items()}
         self._folds, self._readers = folds, readers
         self._specs = {unit.path: unit.spec for unit in units}
         self._dtypes = {unit.path: unit.dtype for unit in units}
@@ -104,7 +105,7 @@ class Quantiser:
             dtype = self._dtypes[fold.source]
             try:
                 scale = solve(
-                    fold, self._weights, self._specs, self._calibration, self._choice.scales, dtype
+                    fold, self._weights, self._specs, self._calibration, self._trials, dtype
                 )
             except MixbitError:
                 self._name_non_finite()
@@ -118,9 +119,10 @@ class Quantiser:
         """What packs the parameter in the affine mode."""
         if unit.spec is None:
             return None
+        choice = self._choices[unit.path]
         if unit.spec.mode == "affine":
-            return self._choice.packer(self._statistics(unit.path))
-        if self._choice.name != "rtn":
+            return choice.packer(self._statistics(unit.path))
+        if choice.name != "rtn":
             self._done.fallbacks[unit.path] = f"Mode {unit.spec.mode} is rounded to nearest."
         return None
 
@@ -142,7 +144,7 @@ class Quantiser:
         known = None if self._calibration is None else self._calibration.of(path)
         if known is not None:
             return self._scales.statistics(path, known)
-        if path.endswith("embed_tokens") and self._choice.name != "rtn":
+        if path.endswith("embed_tokens") and self._choices[path].name != "rtn":
             return embedding_statistics(self._weights, self._readers)
         return None
 

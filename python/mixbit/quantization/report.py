@@ -1,6 +1,6 @@
 """What quantising did."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ class QuantizeReport:
         dense: modules that could be quantised but were not, each with the reason.
         carried: tensors of parts outside the text model, each with the file that holds it now.
         dropped: tensors of the source that the checkpoint does not hold, each with the reason.
-        method: how scales and codes were chosen.
+        methods: how scales and codes were chosen, and of how many modules each.
         changed: tensors on which awq put scales.
         fallbacks: modules that were quantised by less than that, each with the reason.
+        notes: remarks, such as on a method that was asked for and took no part.
         seconds: time it took.
     """
 
@@ -33,9 +34,10 @@ class QuantizeReport:
     dense: Mapping[str, str]
     carried: Mapping[str, str]
     dropped: Mapping[str, str]
-    method: str
+    methods: Mapping[str, int]
     changed: int
     fallbacks: Mapping[str, str]
+    notes: Sequence[str]
     seconds: float
 
     def to_json(self) -> dict[str, Any]:

@@ -5,8 +5,10 @@ import importlib.metadata
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import mlx.core as mx
 from mixbit.calibration import Calibration, layer_and_role, readers_of_norms
 from mixbit.checkpoint import (
     Checkpoint,
+    ModelStructure,
     build_model,
     copy_tensors,
     model_weights,
@@ -27,8 +30,8 @@ from mixbit.checkpoint import (
 )
 from mixbit.checkpoint.weights import HYBRIDS
 from mixbit.errors import MixbitError
-from mixbit.plan import Plan, check
-from mixbit.quantization.fold import folds_of
+from mixbit.plan import Plan, QuantSpec, check
+from mixbit.quantization.fold import Fold, folds_of
 from mixbit.quantization.journal import Done
 from mixbit.quantization.methods import Choice
 from mixbit.quantization.pack import Unit, make_unit
@@ -56,7 +59,7 @@ def quantize(
     out_dir: Path | str,
     *,
     plan: Plan | Path | str,
-    method: str = "rtn",
+    method: str | None = None,
     calibration: Path | str | None = None,
     dtype: str | None = None,
     max_shard_bytes: int = 5 << 30,
@@ -77,8 +80,9 @@ def quantize(
         out_dir: folder to write, which must not exist.
         plan: a plan, or what :meth:`mixbit.Plan.load` makes one of.
         method: ``"rtn"``, ``"search"``, ``"awq"`` and ``"gptq"``, or several of the last three
-            joined by ``+``; docs/quantize.md tells what they do. fp modes are rounded to nearest
-            whatever the method.
+            joined by ``+``; docs/quantize.md tells what they do. It serves the modules for which
+            the plan names none of their own; None for what the plan names for the rest, else
+            ``"rtn"``. fp modes are rounded to nearest whatever the method.
         calibration: what ``mixbit calibrate`` made of the model, or an imatrix. awq and gptq need
             one; without one search counts all channels alike.
         dtype: ``"float16"``, ``"bfloat16"`` or ``"float32"``: what floating-point tensors are cast
@@ -99,9 +103,6 @@ def quantize(
         raise MixbitError(f"max_shard_bytes is {max_shard_bytes}, but must be at least 1.")
     if dtype is not None and dtype not in _DTYPES:
         raise MixbitError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}.")
-    choice = Choice.of(method)
-    if (choice.feedback or choice.fold) and calibration is None:
-        raise MixbitError(f"Method {method} needs a calibration; make one with mixbit calibrate.")
     checkpoint = open_checkpoint(source)
     refuse_quantised(checkpoint)
     statistics = None if calibration is None else Calibration.load(calibration, checkpoint.config)
@@ -111,11 +112,26 @@ def quantize(
         plan = Plan.load(plan, model=structure)
     check(plan, structure)
     whole = {shape.path: plan.modules.get(shape.path) for shape in structure.modules}
-    plan = Plan(whole, plan.name, plan.provenance, structure)
+    plan = replace(plan, modules=whole, structure=structure)
+    default = Choice.of(method or plan.method or "rtn").name
+    choices = {
+        path: Choice.of(plan.methods.get(path, default))
+        for path, spec in whole.items()
+        if spec is not None
+    }
+    if calibration is None:
+        _refuse_uncalibrated(choices, plan, method)
 
     is_hybrid = structure.model_type in HYBRIDS
     readers = readers_of_norms(whole) if is_hybrid else {}
-    folds = folds_of(structure, checkpoint.config) if choice.fold else {}
+    folding = [path for path, choice in choices.items() if choice.fold]
+    folds = _folds(structure, checkpoint.config, folding, whole) if folding else {}
+    no_scale = MixbitError(
+        f"awq found no scale that helps: nothing that it is to pack in {source} reads what "
+        f"{calibration} knows; choose another method."
+    )
+    if folding and not any(folds.values()):
+        raise no_scale
     loaded = model_weights(checkpoint, model, structure.model_type)
     weights = settle(loaded.weights, model, source, structure.model_type)
     left_out, stored = loaded.left_out, loaded.stored
@@ -127,12 +143,13 @@ def quantize(
         for name, value in weights.items()
     ]
     nbytes = sum(unit.nbytes for unit in units)
+    methods = dict(Counter(choice.name for choice in choices.values()))
     job = {
         "source": _identity([checkpoint.folder / "config.json", *checkpoint.files]),
         "plan": plan.to_json(),
         "dtype": dtype,
         "max_shard_bytes": max_shard_bytes,
-        "method": choice.name,
+        "method": default,
         "calibration": None if calibration is None else _identity([Path(calibration)]),
         "versions": _versions(),
     }
@@ -142,16 +159,13 @@ def quantize(
         journal = staging.parent / "done.json"
         done = Done.load(journal)
         quantiser = Quantiser(
-            checkpoint, weights, stored, choice, statistics, folds, readers, units, done
+            checkpoint, weights, stored, choices, statistics, folds, readers, units, done
         )
         side_bytes = sum(checkpoint.tensors[name].nbytes for name in carried)
         _refuse_full_disk(out_dir, nbytes + side_bytes, staging)
         weight_map = _write_weights(runs, staging, quantiser, done, journal, progress)
-        if choice.fold and not done.changed:
-            raise MixbitError(
-                f"awq found no scale that helps: nothing that the plan packs in {source} reads "
-                f"what {calibration} knows; choose another method."
-            )
+        if folding and not done.changed:
+            raise no_scale
         metadata = {"total_size": nbytes, "total_parameters": structure.params}
         write_json(
             staging / "model.safetensors.index.json",
@@ -164,7 +178,7 @@ def quantize(
         _copy_side_files(checkpoint.folder, staging)
         write_json(
             staging / "mixbit.json",
-            _sidecar(checkpoint, plan, choice, statistics, done.changed),
+            _sidecar(checkpoint, replace(plan, method=default), methods, statistics, done.changed),
         )
         open_checkpoint(staging)  # a disk that lost bytes is noticed here
     return QuantizeReport(
@@ -175,11 +189,47 @@ def quantize(
         dense=_dense(plan),
         carried=carried,
         dropped={name: why for name, why in left_out.items() if name not in carried},
-        method=choice.name,
+        methods=methods,
         changed=done.changed,
         fallbacks=done.fallbacks,
+        notes=_notes(plan, method, methods),
         seconds=time.monotonic() - begun,
     )
+
+
+def _refuse_uncalibrated(choices: Mapping[str, Choice], plan: Plan, method: str | None) -> None:
+    for path, choice in choices.items():
+        if choice.calibrated:
+            is_plans = path in plan.methods or method is None
+            whose = f", which plan {plan.name} names for {path}," if is_plans else ""
+            raise MixbitError(
+                f"Method {choice.name}{whose} needs a calibration; make one with mixbit calibrate."
+            )
+
+
+def _folds(
+    structure: ModelStructure,
+    config: Mapping[str, Any],
+    folding: Iterable[str],
+    specs: Mapping[str, QuantSpec | None],
+) -> dict[str, list[Fold]]:
+    """By layer, the folds that one at least of the readers asks for."""
+    asking = {p for p in folding if (spec := specs[p]) is not None and spec.mode == "affine"}
+    return {
+        layer: [fold for fold in folds if asking.intersection(fold.readers)]
+        for layer, folds in folds_of(structure, config).items()
+    }
+
+
+def _notes(plan: Plan, method: str | None, used: Mapping[str, int]) -> list[str]:
+    """What a method that was asked for besides the plan's comes to."""
+    if method is None:
+        return []
+    if method not in used:
+        return [f"method {method} took no part: plan {plan.name} names one for every module"]
+    if plan.method not in (None, method):
+        return [f"plan {plan.name} names {plan.method}, in whose place {method} was taken"]
+    return []
 
 
 def _shards(units: list[Unit], limit: int) -> dict[str, list[Unit]]:
@@ -266,7 +316,7 @@ def _copy_side_files(source: Path, folder: Path) -> None:
 def _sidecar(
     checkpoint: Checkpoint,
     plan: Plan,
-    choice: Choice,
+    methods: Mapping[str, int],
     calibration: Calibration | None,
     changed: int,
 ) -> dict[str, Any]:
@@ -276,7 +326,7 @@ def _sidecar(
         "plan": plan.to_json(),
         "provenance": {
             "recipe": plan.provenance.get("recipe"),
-            "method": choice.name,
+            "methods": methods,
             "changed": changed,
             "calibration": None if calibration is None else calibration.provenance,
             "source_config_sha256": hashlib.sha256(config).hexdigest(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def search(
         out: folder to make: ``plan-N.json`` for each budget, ``search.json``, ``report.html``.
         bpw: budgets in bits per weight, scales and all parameters included.
         nbytes: budgets in bytes of all tensors.
-        against: plans or recipes to compare with.
+        against: plans or recipes to compare with; methods that they name are passed over.
         tie: what is chosen as one: the grain of the table, or a coarser one.
         floors: patterns of module paths to the least bits there.
         candidates: whole plans to measure for each budget.
@@ -241,7 +242,7 @@ class _Hunt:
 def _input(source: Plan | str | Path, place: Workplace) -> Plan:
     plan = source if isinstance(source, Plan) else Plan.load(source, model=place.structure)
     check(plan, place.structure)
-    return Plan(plan.modules, plan.name, plan.provenance, place.structure)
+    return replace(plan, structure=place.structure)
 
 
 def _limits(

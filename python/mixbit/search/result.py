@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -163,12 +163,16 @@ class SearchResult:
         write_json(folder / "search.json", self.to_json())
 
     def named(self, one: Tried, file_name: str) -> Plan:
-        """A plan that says where it comes from and what it measured."""
+        """A plan that says where it comes from, what it measured, and packed by which method."""
         told = {
             "kld": one.to_json()["mean"],
             "predicted": one.predicted,
             "data_sha256": self.identity["stream"]["sha256"],
-            "method": self.identity["method"]["name"],
         }
-        name = one.plan.name if one in self.inputs else file_name.removesuffix(".json")
-        return Plan(one.plan.modules, name, {**one.plan.provenance, **told}, one.plan.structure)
+        return replace(
+            one.plan,
+            name=one.plan.name if one in self.inputs else file_name.removesuffix(".json"),
+            provenance={**one.plan.provenance, **told},
+            method=self.identity["method"]["name"],
+            methods={},
+        )

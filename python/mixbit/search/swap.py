@@ -45,7 +45,7 @@ class Packing:
                 f"{self.method.name} moves scales between modules, so parts cannot be tried one by "
                 "one; take rtn, search or gptq here, and awq when the plan is quantised."
             )
-        if self.method.feedback and self.calibration is None:
+        if self.method.calibrated and self.calibration is None:
             raise MixbitError(
                 f"Method {self.method.name} needs a calibration; make one with mixbit calibrate."
             )

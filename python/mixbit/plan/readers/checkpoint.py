@@ -1,5 +1,6 @@
 """The plan that a packed checkpoint was made by, read from its tensors."""
 
+from dataclasses import replace
 from typing import Any
 
 from mixbit.checkpoint import Checkpoint, describe, open_checkpoint, read_json, side_part
@@ -77,4 +78,4 @@ def _with_story(plan: Plan, checkpoint: Checkpoint) -> Plan:
     if not same:
         return plan
     told = {key: plan.provenance[key] for key in ("contradictions",) if key in plan.provenance}
-    return Plan(plan.modules, recorded.name, {**recorded.provenance, **told}, plan.structure)
+    return replace(recorded, modules=plan.modules, provenance={**recorded.provenance, **told})

@@ -47,18 +47,21 @@ def plan_of_document(
         str(document.get("name", "custom")),
         provenance,
         structure,
+        method=document.get("method"),
+        methods={path: e["method"] for path, e in modules.items() if e and "method" in e},
     )
 
 
 def _spec(entry: object, path: str, origin: str) -> QuantSpec | None:
     if entry is False:
         return None
-    if isinstance(entry, dict) and entry.keys() == {"bits", "group_size", "mode"}:
+    if isinstance(entry, dict) and entry.keys() - {"method"} == {"bits", "group_size", "mode"}:
         bits, group_size, mode = entry["bits"], entry["group_size"], entry["mode"]
         if type(bits) is int and type(group_size) is int and isinstance(mode, str):
             return QuantSpec(bits, group_size, mode)
     raise MixbitError(
-        f"{origin}: {path} must be false or hold whole numbers bits and group_size and a mode."
+        f"{origin}: {path} must be false or hold whole numbers bits and group_size and a mode, and "
+        "may hold a method."
     )
 
 

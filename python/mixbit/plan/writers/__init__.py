@@ -1,6 +1,7 @@
 """Writing a plan for other tools: one module a format."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from mixbit.checkpoint import write_bytes
@@ -27,7 +28,8 @@ FORMATS = tuple(_FORMATS)
 def write(plan: Plan, path: Path | str, format_name: str, *, nearest: bool = False) -> list[str]:
     """Write a plan to a file in one of :data:`FORMATS`, replacing the file if there is one.
 
-    Reading the file gives the same modules again, unless ``nearest`` allows otherwise.
+    Reading the file gives the same modules again, unless ``nearest`` allows otherwise. Methods are
+    in ``"plan"`` only.
 
     Args:
         plan: the plan; modules of its model that it does not name are written as not quantised.
@@ -53,7 +55,9 @@ def write(plan: Plan, path: Path | str, format_name: str, *, nearest: bool = Fal
         modules: dict[str, QuantSpec | None] = {
             shape.path: plan.modules.get(shape.path) for shape in plan.structure.modules
         }
-        plan = Plan(modules, plan.name, plan.provenance, plan.structure)
+        plan = replace(plan, modules=modules)
     text, notes = _FORMATS[format_name](plan, nearest)
     write_bytes(Path(path), text.encode())
+    if format_name != "plan" and (plan.method or plan.methods):
+        notes.append(f"methods are left out: format {format_name} has no word for them")
     return notes

@@ -49,7 +49,7 @@ def solve(
     weights: Mapping[str, mx.array],
     specs: Mapping[str, QuantSpec | None],
     calibration: Calibration,
-    method: Method,
+    methods: Mapping[str, Method],
     dtype: mx.Dtype | None = None,
 ) -> mx.array | None:
     """The scale with the least error of the readers' outputs over calibration text.
@@ -63,7 +63,7 @@ def solve(
         weights: parameters of the layer by name.
         specs: how modules are packed.
         calibration: statistics of the readers' inputs.
-        method: what packs a trial.
+        methods: what packs a trial, by the reader's path.
         dtype: of scales and biases; None for that of the weights.
 
     Returns:
@@ -77,7 +77,7 @@ def solve(
         return None
 
     def error(scale: mx.array) -> float:
-        losses = [_loss(sample, fold, scale, method) for sample in samples]
+        losses = [_loss(sample, fold, scale, methods[sample.path]) for sample in samples]
         return float(mx.stack(losses).sum().item().real)
 
     best, least = None, error(mx.ones_like(magnitude))

@@ -8,15 +8,13 @@ import mlx.core as mx
 
 from mixbit.calibration import InputStatistics
 from mixbit.errors import MixbitError
+from mixbit.plan import method_fault
 from mixbit.quantization.methods.clip import clip
 from mixbit.quantization.methods.experts import of_expert
 from mixbit.quantization.methods.gptq import Feedback, HessianError, gptq
 from mixbit.quantization.methods.packed import Method, Packed
 from mixbit.quantization.methods.rtn import rtn
 from mixbit.quantization.methods.search import search
-
-_SCALES: dict[str, Method] = {"rtn": rtn, "search": search}
-NAMES = (*_SCALES, "awq", "gptq")
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,11 @@ class Choice:
     feedback: bool
     fold: bool
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether it needs a calibration."""
+        return self.feedback or self.fold
+
     @classmethod
     def of(cls, name: str) -> Choice:
         """Read the names of methods, joined by ``+``.
@@ -42,14 +45,9 @@ class Choice:
         Raises:
             MixbitError: one is unknown, or they do not go together.
         """
+        if fault := method_fault(name):
+            raise MixbitError(f"{fault[0].upper()}{fault[1:]}.")
         parts = name.split("+")
-        unknown = [part for part in parts if part not in NAMES]
-        if unknown:
-            raise MixbitError(
-                f"There is no method {unknown[0]!r}; join some of {', '.join(NAMES)} by '+'."
-            )
-        if len(set(parts)) < len(parts) or ("rtn" in parts and len(parts) > 1):
-            raise MixbitError(f"The methods {name} do not go together; rtn stands alone.")
         fold = "awq" in parts
         rounding = clip if fold else rtn
         return cls(name, search if "search" in parts else rounding, "gptq" in parts, fold)
