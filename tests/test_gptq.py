@@ -60,6 +60,13 @@ def by_definition(weight: np.ndarray, h: np.ndarray, bits: int, group: int) -> n
     return codes
 
 
+def believed(x: np.ndarray) -> np.ndarray:
+    """The Hessian of inputs [n, K], elements off the diagonal times n / (n + K)."""
+    n, K = x.shape
+    h = x.T @ x / n
+    return np.where(np.eye(K, dtype=bool), h, h * n / (n + K))
+
+
 @pytest.fixture
 def unrefined(monkeypatch: pytest.MonkeyPatch) -> None:
     """What error feedback alone comes to."""
@@ -72,7 +79,7 @@ def test_codes_are_those_of_the_definition(bits: int, group: int, K: int) -> Non
     weight, x = normal(6, K, dtype=mx.float32), correlated(K)
     packed = gptq(weight, Feedback.of(seen(x)), bits, group, scales=rtn)
     ours = codes_of(np.array(packed.weight), bits)
-    want = by_definition(double(weight), x.T @ x / len(x), bits, group)
+    want = by_definition(double(weight), believed(x), bits, group)
     # Once a rounding differs by chance, what follows in that row may too.
     assert np.mean(ours == want) > 0.97
 
@@ -98,7 +105,7 @@ def test_uncorrelated_inputs_leave_nothing_to_make_good() -> None:
 
 
 def damped(x: np.ndarray) -> np.ndarray:
-    h = x.T @ x / len(x)
+    h = believed(x)
     return h + 0.01 * np.diagonal(h).mean() * np.eye(len(h))
 
 
@@ -115,7 +122,7 @@ def cost(weight: mx.array, values: np.ndarray, h: np.ndarray) -> np.ndarray:
 def test_refining_lowers_the_error_of_every_row(
     bits: int, group: int, K: int, dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weight, x = normal(7, K, dtype=dtype), correlated(K)
+    weight, x = normal(7, K, dtype=dtype), correlated(K, 6000)
     costs = []
     for sweeps in (0, 1, 3):
         monkeypatch.setattr(refining, "_SWEEPS", sweeps)
@@ -124,7 +131,7 @@ def test_refining_lowers_the_error_of_every_row(
         costs.append(cost(weight, values_of(packed, bits, group), damped(x)))
     for before, after in pairwise(costs):
         assert (after <= before * (1 + 1e-4)).all()
-    assert costs[-1].sum() < (0.9 if bits < 8 else 1) * costs[0].sum()
+    assert costs[-1].sum() < (0.95 if bits < 8 else 1) * costs[0].sum()
 
 
 def test_no_other_code_is_better_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,11 +159,14 @@ def test_dead_channels_are_rounded_like_others() -> None:
     assert output_error(weight, values, x) < 0.8 * output_error(weight, alone, x)
 
 
-def test_fewer_inputs_than_channels_will_do() -> None:
-    weight, x = normal(8, 128, dtype=mx.float32), correlated(128, count=20)
-    values = values_of(gptq(weight, Feedback.of(seen(x)), 3, 64, scales=rtn), 3, 64)
-    alone = values_of(rtn(weight, None, 3, 64), 3, 64)
-    assert output_error(weight, values, x) < 0.3 * output_error(weight, alone, x)
+@pytest.mark.parametrize(("count", "ratio"), [(8, 0.9), (32, 0.6), (512, 0.2)])
+def test_few_inputs_do_not_mislead(count: int, ratio: float) -> None:
+    """On inputs that the Hessian knows nothing of; 8 of them taken at their word cost 1.17."""
+    weight, x = normal(16, 128, dtype=mx.float32), correlated(128, count=2512)
+    few, others = seen(x[:count]), x[512:]
+    values = values_of(gptq(weight, Feedback.of(few), 3, 64, scales=search), 3, 64)
+    alone = values_of(search(weight, few, 3, 64), 3, 64)
+    assert output_error(weight, values, others) < ratio * output_error(weight, alone, others)
 
 
 @pytest.mark.parametrize("fault", ["missing", "zero", "infinite", "negative"])
@@ -181,7 +191,7 @@ def test_an_unusable_hessian_falls_back_with_a_note(fault: str) -> None:
 def test_an_indefinite_hessian_is_damped_until_it_serves() -> None:
     h = np.eye(64, dtype=np.float32)
     h[0, 1] = h[1, 0] = 1.05
-    statistics = InputStatistics(mx.ones(64), mx.array(1.0), hessian=mx.array(h))
+    statistics = InputStatistics(mx.ones(64), mx.array(np.inf), hessian=mx.array(h))
     assert np.isfinite(
         values_of(gptq(normal(4, 64), Feedback.of(statistics), 4, 64, scales=rtn), 4, 64)
     ).all()

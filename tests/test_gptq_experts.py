@@ -19,7 +19,7 @@ from mixbit.quantization import quantize
 from mixbit.quantization.methods import Choice, Feedback, gptq, rtn, search
 from mixbit.quantization.methods import refine as refining
 from models import build, save_raw
-from test_gptq import by_definition, correlated
+from test_gptq import believed, by_definition, correlated
 from test_quantize_methods import normal
 
 MODELS = ("qwen3_5_moe", "qwen3_next")
@@ -50,10 +50,7 @@ def test_each_expert_goes_by_its_own_inputs(
             for ours, theirs in zip(packed, rtn(weight[expert], None, bits, group), strict=True):
                 assert mx.array_equal(ours[expert], theirs)
             continue
-        h = x.T @ x / len(x)
-        off_diagonal = ~np.eye(K, dtype=bool)
-        h[off_diagonal] *= len(x) / (len(x) + K)
-        want = by_definition(double(weight[expert]), h, bits, group)
+        want = by_definition(double(weight[expert]), believed(x), bits, group)
         assert np.mean(codes[expert] == want) > 0.97, expert
     assert reason == "1 of 5 experts have no usable Hessian: calibration gave them no token."
 

@@ -13,7 +13,8 @@ class InputStatistics:
 
     Attributes:
         mean_square: float32 [K], or [E, K] for experts: the mean of ``x^2`` of each channel.
-        count: float32 [], or [E]: how many ``x`` the means are over. Where it is 0 they are zero.
+        count: float32 [], or [E]: how many ``x`` the means are over. Where it is 0 they are zero;
+            it is infinite where they are no sample's.
         mean_abs: the mean of ``|x|``, in the shape of ``mean_square``; None where the source
             (an imatrix) has none.
         hessian: float32 [K, K]: the mean of ``x x^T``; None unless it was asked for. For experts
@@ -24,3 +25,13 @@ class InputStatistics:
     count: mx.array
     mean_abs: mx.array | None = None
     hessian: mx.array | None = None
+
+    def of_expert(self, index: int) -> InputStatistics:
+        """Those of one out of a stack of experts that have a Hessian each."""
+        absolute, hessian = self.mean_abs, self.hessian
+        return InputStatistics(
+            mean_square=self.mean_square[index],
+            count=self.count[index],
+            mean_abs=None if absolute is None else absolute[index],
+            hessian=None if hessian is None else hessian[index],
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import mlx.core as mx
@@ -42,4 +43,4 @@ def embedding_statistics(
     if total is None:
         return None
     hessian = mx.array(total)
-    return InputStatistics(mx.diagonal(hessian), mx.array(1.0), hessian=hessian)
+    return InputStatistics(mx.diagonal(hessian), mx.array(math.inf), hessian=hessian)

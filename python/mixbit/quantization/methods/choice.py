@@ -10,7 +10,6 @@ from mixbit.calibration import InputStatistics
 from mixbit.errors import MixbitError
 from mixbit.plan import method_fault
 from mixbit.quantization.methods.clip import clip
-from mixbit.quantization.methods.experts import of_expert
 from mixbit.quantization.methods.gptq import Feedback, HessianError, gptq
 from mixbit.quantization.methods.packed import Method, Packed
 from mixbit.quantization.methods.rtn import rtn
@@ -134,7 +133,7 @@ class StackPacker:
         """
         parts, left_out = [], 0
         for index, rows in enumerate(weight):
-            own = of_expert(self.statistics, index)
+            own = self.statistics.of_expert(index)
             packed, reason = self.choice.pack(rows, own, bits, group_size, dtype)
             mx.eval(packed)
             parts.append(packed)

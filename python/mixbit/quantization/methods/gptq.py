@@ -31,8 +31,9 @@ class Feedback:
     """How what a column loses can be made good by those after it.
 
     Attributes:
-        factor: float32 [K, K], upper triangular U with U^T U the inverse of the damped Hessian.
-        hessian: float32 [K, K], damped.
+        factor: float32 [K, K], upper triangular U with U^T U the inverse of ``hessian``.
+        hessian: float32 [K, K], damped, and off the diagonal n / (n + K) of what n inputs gave:
+            with few of them, how two channels go together is mostly chance.
     """
 
     factor: Floats
@@ -45,7 +46,9 @@ class Feedback:
         Raises:
             HessianError: there is no Hessian, or it is not that of any input.
         """
-        return _feedback(None if statistics is None else statistics.hessian)
+        if statistics is None or statistics.hessian is None:
+            raise HessianError("It has no Hessian: calibrate with --hessian.")
+        return _feedback(np.asarray(statistics.hessian), float(statistics.count.sum().item().real))
 
 
 def gptq(
@@ -117,16 +120,15 @@ def _rows(
     return packed
 
 
-def _feedback(hessian: mx.array | None) -> Feedback:
-    if hessian is None:
-        raise HessianError("It has no Hessian: calibrate with --hessian.")
-    h = np.asarray(hessian)
+def _feedback(h: Floats, inputs: float) -> Feedback:
     diagonal = np.diagonal(h).astype(np.float64)
-    if not np.isfinite(h).all() or (diagonal < 0).any() or not diagonal.any():
+    if not np.isfinite(h).all() or (diagonal < 0).any() or not diagonal.any() or not inputs > 0:
         raise HessianError("The Hessian is not finite, or has no positive diagonal.")
+    share = np.float32(1 / (1 + len(h) / inputs))
     for damping in _DAMPING:
         # With rows and columns reversed: h = L L^T, and U = L^-1. All in the place of one copy.
         work = h[::-1, ::-1].astype(np.float64, order="F")
+        work *= share
         np.fill_diagonal(work, (diagonal + damping * diagonal.mean())[::-1])
         work, failed = lapack.dpotrf(work, lower=1, overwrite_a=1)
         if not failed:
@@ -134,7 +136,7 @@ def _feedback(hessian: mx.array | None) -> Feedback:
         if not failed:
             factor = work[::-1, ::-1].astype(np.float32, order="C")
             del work  # before the next one of its size
-            damped = h.copy()
+            damped = h * share
             np.fill_diagonal(damped, diagonal + damping * diagonal.mean())
             return Feedback(factor, damped)
     raise HessianError("The Hessian is not positive, even damped.")
