@@ -8,7 +8,7 @@ import pytest
 
 from mixbit.checkpoint import describe
 from mixbit.errors import MixbitError
-from mixbit.plan import Audit, Plan, QuantSpec, audit, diff, draw
+from mixbit.plan import Audit, Plan, QuantSpec, audit, diff, draw, with_methods
 from mixbit.quantization import quantize
 from models import config, save_raw
 
@@ -120,6 +120,26 @@ def test_side_parts_are_not_counted(tmp_path: Path, source: Path) -> None:
                                       "vision_tower.x.scales": mx.ones((9, 9))})  # fmt: skip
     after = audit(tmp_path / "out")
     assert (after.bytes, told(after)) == (before.bytes, [])
+
+
+def test_a_method_that_is_not_the_plan_s_is_told_once(tmp_path: Path) -> None:
+    def of_plan(plan: Plan) -> list[tuple[str, str]]:
+        findings = audit(tmp_path / "out", plan).findings
+        return sorted((each.level, each.text) for each in findings if each.kind == "plan")
+
+    source = save_raw("qwen3_5", tmp_path / "source")
+    uniform = Plan.load("uniform-4", model=source)
+    plan = with_methods(uniform, ["mlp=search"])
+    quantize(source, tmp_path / "out", plan=plan)
+    assert of_plan(plan) == of_plan(uniform) == []
+    embed = "language_model.model.embed_tokens"
+    assert of_plan(with_methods(plan, ["search", "up_proj=rtn"])) == [
+        ("warning", f"plan uniform-4 names rtn for {UP} (and 3 more), but mixbit.json says search"),
+        ("warning", f"plan uniform-4 names search for {embed} (and {len(plan.modules) - 13} more), "
+         "but mixbit.json says rtn"),
+    ]  # fmt: skip
+    (tmp_path / "out" / "mixbit.json").unlink()
+    assert of_plan(with_methods(plan, ["search"])) == []
 
 
 # --- differences ------------------------------------------------------------------------------

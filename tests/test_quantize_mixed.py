@@ -131,19 +131,18 @@ def test_a_mixed_fold_computes_what_the_source_does(tmp_path: Path) -> None:
 
 def test_a_fold_that_only_an_fp_mode_asks_for_is_none(tmp_path: Path) -> None:
     source, calibration = calibrated(tmp_path, "qwen3_5")
-    q = "language_model.model.layers.3.self_attn.q_proj"
-    k = q.replace("q_proj", "k_proj")
-    modules = {q: QuantSpec(4, 32, "mxfp4"), k: QuantSpec(4, 64)}
-    plan = Plan(modules, methods={q: "awq", k: "search"})
+    qkv = "language_model.model.layers.0.linear_attn.in_proj_qkv"
+    modules = dict(Plan.load("uniform-3", model=source).modules)
+    plan = Plan(modules | {qkv: QuantSpec(4, 32, "mxfp4")}, methods={qkv: "awq"})
     with pytest.raises(MixbitError, match="awq found no scale that helps: nothing that it is to"):
         quantize(source, tmp_path / "out", plan=plan, calibration=calibration)
     assert not (tmp_path / "out").exists()
     report = quantize(
-        source, tmp_path / "out", plan=replace(plan, methods={q: "search"}), method="gptq",
+        source, tmp_path / "out", plan=replace(plan, methods={qkv: "search"}), method="gptq",
         calibration=calibration,
     )  # fmt: skip
-    assert report.fallbacks == {q: "Mode mxfp4 is rounded to nearest."}
-    assert report.methods == {"search": 1, "gptq": 1}
+    assert report.fallbacks == {qkv: "Mode mxfp4 is rounded to nearest."}
+    assert report.methods == {"gptq": len(modules) - 1, "search": 1}
 
 
 def test_a_missing_calibration_and_unknown_methods_are_told(tmp_path: Path) -> None:

@@ -332,9 +332,8 @@ def test_the_commands(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 def test_what_is_found_is_packed_as_it_was_measured(
     small: Path, table: Sensitivity, tmp_path: Path
 ) -> None:
-    given = with_methods(Plan.load("uniform-3", model=small), ["gptq", "mlp=rtn"])
     packing = Packing(Choice.of("search"))
-    find(small, table, tmp_path / "found", against=[given], packing=packing)
+    find(small, table, tmp_path / "found", against=["uniform-3"], packing=packing)
     for file in (tmp_path / "found").glob("plan-*.json"):
         plan = Plan.load(file)
         assert (plan.method, plan.methods) == ("search", {})
@@ -347,6 +346,13 @@ def test_what_is_found_is_packed_as_it_was_measured(
             for name in (file.stem, f"{file.stem}-rtn")
         )
         assert weights != other
+
+
+def test_methods_of_a_plan_that_was_given_took_no_part(result: SearchResult) -> None:
+    given = result.inputs[0]
+    own = replace(given, plan=with_methods(given.plan, ["gptq", "mlp=search"]))
+    plan = result.named(own, "plan.json")
+    assert (plan.modules, plan.method, plan.methods) == (given.plan.modules, "rtn", {})
 
 
 def test_budgets_that_are_close_have_files_of_their_own(result: SearchResult) -> None:

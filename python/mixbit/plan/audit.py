@@ -16,7 +16,7 @@ from mixbit.checkpoint import (
 from mixbit.errors import MixbitError
 from mixbit.plan.model import Plan
 from mixbit.plan.names import PathTable
-from mixbit.plan.readers.checkpoint import canonical_tensors
+from mixbit.plan.readers.checkpoint import SIDECAR, canonical_tensors, recorded_plan
 from mixbit.plan.readers.packed import contradictions, packed_specs
 from mixbit.plan.report import module_bytes, module_class
 from mixbit.plan.spec import QuantSpec
@@ -78,9 +78,10 @@ def audit(folder: Path | str, plan: Plan | None = None, *, min_sensitive_bits: i
     """Check a checkpoint from its headers alone; no weight is loaded.
 
     Looked at are: that every packed module fits the model and one of MLX's modes; that the config
-    names each and says of it what it is; that each is what the plan says, if one is given; that
-    its bytes are those that sizes are computed with; that routers have 8 bits or more; and that
-    output projections of attention and the gates' projections have ``min_sensitive_bits`` or more.
+    names each and says of it what it is; that each is what the plan says, if one is given, and was
+    packed by the method that it names, as far as ``mixbit.json`` tells; that its bytes are those
+    that sizes are computed with; that routers have 8 bits or more; and that output projections of
+    attention and the gates' projections have ``min_sensitive_bits`` or more.
 
     Raises:
         MixbitError: there is no checkpoint, or its files are damaged.
@@ -99,7 +100,10 @@ def audit(folder: Path | str, plan: Plan | None = None, *, min_sensitive_bits: i
     except MixbitError as error:
         findings.append(Finding("error", "tensors", str(error)))
     else:
-        findings += _against_plan(packed, plan, structure) if plan else []
+        if plan is not None:
+            findings += _against_plan(packed, plan, structure)
+            made = recorded_plan(checkpoint, packed, structure)
+            findings += _methods_against_plan(made, plan) if made else []
         findings += _weak_spots(packed, min_sensitive_bits)
         nbytes, predicted, odd = _sizes(checkpoint, packed, structure)
         findings += odd
@@ -122,6 +126,21 @@ def _against_plan(
     for path in plan.modules:
         if path not in known:
             yield Finding("error", "plan", f"plan {plan.name} names {path}, which is no module")
+
+
+def _methods_against_plan(made: Plan, plan: Plan) -> Iterator[Finding]:
+    """One finding for all modules that were packed by the same other method."""
+    others: dict[tuple[str, str], list[str]] = {}
+    for path, spec in plan.modules.items():
+        wanted, found = plan.method_of(path), made.method_of(path)
+        if spec is not None and wanted and found and wanted != found:
+            others.setdefault((wanted, found), []).append(path)
+    for (wanted, found), paths in others.items():
+        yield Finding(
+            "warning", "plan",
+            f"plan {plan.name} names {wanted} for {paths[0]}{and_more(len(paths) - 1)}, but "
+            f"{SIDECAR} says {found}",
+        )  # fmt: skip
 
 
 def _weak_spots(packed: dict[str, QuantSpec], min_sensitive_bits: int) -> Iterator[Finding]:

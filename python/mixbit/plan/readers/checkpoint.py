@@ -1,9 +1,16 @@
 """The plan that a packed checkpoint was made by, read from its tensors."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from mixbit.checkpoint import Checkpoint, describe, open_checkpoint, read_json, side_part
+from mixbit.checkpoint import (
+    Checkpoint,
+    ModelStructure,
+    describe,
+    open_checkpoint,
+    read_json,
+    side_part,
+)
 from mixbit.errors import MixbitError
 from mixbit.plan.check import nearest
 from mixbit.plan.entries import Entries
@@ -12,6 +19,7 @@ from mixbit.plan.names import PathTable
 from mixbit.plan.readers.packed import Stored, contradictions, packed_specs
 from mixbit.plan.readers.plan_json import plan_of_document
 from mixbit.plan.readers.request import Request
+from mixbit.plan.spec import QuantSpec
 
 SIDECAR = "mixbit.json"
 
@@ -25,19 +33,20 @@ def read(request: Request) -> Plan:
     """Read a checkpoint folder.
 
     The tensors decide; what the config says otherwise is told in the plan's provenance, under
-    ``contradictions``.
+    ``contradictions``. Name and methods are those of the plan that mixbit made it by, if it did.
     """
     checkpoint = open_checkpoint(request.path)
     structure = request.structure or describe(checkpoint.config)
     name = str(request.path)
     tensors = canonical_tensors(checkpoint, PathTable(structure))
     packed = packed_specs(tensors, structure, name)
-    provenance: dict[str, Any] = {"format": "mlx"}
-    if lines := contradictions(checkpoint.config, packed, structure, name):
-        provenance["contradictions"] = lines
+    lines = contradictions(checkpoint.config, packed, structure, name)
+    told = {"contradictions": lines} if lines else {}
     modules = {path: packed.get(path) for path in Entries(structure, name).settled()}
-    plan = Plan(modules, request.path.resolve().name, provenance, structure)
-    return _with_story(plan, checkpoint)
+    recorded = recorded_plan(checkpoint, packed, structure)
+    if recorded is not None:
+        return replace(recorded, modules=modules, provenance={**recorded.provenance, **told})
+    return Plan(modules, request.path.resolve().name, {"format": "mlx", **told}, structure)
 
 
 def canonical_tensors(checkpoint: Checkpoint, table: PathTable) -> dict[str, Stored]:
@@ -63,19 +72,19 @@ def canonical_tensors(checkpoint: Checkpoint, table: PathTable) -> dict[str, Sto
     return tensors
 
 
-def _with_story(plan: Plan, checkpoint: Checkpoint) -> Plan:
-    """The plan under the name that mixbit gave it, if mixbit made the checkpoint by it."""
+def recorded_plan(
+    checkpoint: Checkpoint, packed: Mapping[str, QuantSpec], structure: ModelStructure
+) -> Plan | None:
+    """The plan that mixbit made a checkpoint by; None if it did not, or the tensors are others now.
+
+    Raises:
+        MixbitError: ``mixbit.json`` is damaged.
+    """
     sidecar = checkpoint.folder / SIDECAR
     if not sidecar.exists():
-        return plan
+        return None
     document = read_json(sidecar).get("plan")
     if not isinstance(document, dict):
         raise MixbitError(f"{sidecar} holds no plan; remove the file or make the model again.")
-    recorded = plan_of_document(document, str(sidecar), plan.structure)
-    same = {p: s for p, s in recorded.modules.items() if s} == {
-        p: s for p, s in plan.modules.items() if s
-    }
-    if not same:
-        return plan
-    told = {key: plan.provenance[key] for key in ("contradictions",) if key in plan.provenance}
-    return replace(recorded, modules=plan.modules, provenance={**recorded.provenance, **told})
+    plan = plan_of_document(document, str(sidecar), structure)
+    return plan if {p: spec for p, spec in plan.modules.items() if spec} == packed else None
