@@ -158,6 +158,7 @@ struct Sums {
       v = _mm256_add_epi32(v, _mm256_madd_epi16(a.v[j], b.v[j]));
     }
   }
+  __m256i folded() const { return v; }
 };
 
 // kLanes x int32: sums of as many columns.
@@ -174,29 +175,6 @@ struct ColumnSums {
   }
   Vec to_float() const { return {_mm256_cvtepi32_ps(v)}; }
 };
-
-// Four 16-bit floats, the first in the lowest bits, as fp32.
-static inline __m128 quad_of(uint64_t four, bfloat_bits) {
-  const __m128i wide = _mm_cvtepu16_epi32(_mm_cvtsi64_si128(static_cast<long long>(four)));
-  return _mm_castsi128_ps(_mm_slli_epi32(wide, 16));
-}
-static inline __m128 quad_of(uint64_t four, half_bits) {
-  return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(four)));
-}
-
-// The totals of four groups: one a sum, or one in each half of a sum.
-static inline __m128 totals(const Sums (&a)[4]) {
-  const __m256i pairs =
-      _mm256_hadd_epi32(_mm256_hadd_epi32(a[0].v, a[1].v), _mm256_hadd_epi32(a[2].v, a[3].v));
-  return _mm_cvtepi32_ps(
-      _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
-}
-static inline __m128 totals(const Sums (&a)[2]) {
-  const __m256i pairs = _mm256_hadd_epi32(a[0].v, a[1].v);
-  const __m256i sums = _mm256_hadd_epi32(pairs, pairs);  // groups 0 and 2 below, 1 and 3 above
-  return _mm_cvtepi32_ps(
-      _mm_unpacklo_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1)));
-}
 
 // Which of a unit's 64 codes unpack_unit puts at place i of its four registers. The lower half of
 // every register comes from the first 32 codes.
@@ -290,3 +268,5 @@ MIXBIT_INLINE Codes unpack_unit(const uint8_t* unit) {
 }
 
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE
+
+#include "cpu/vec_x86_int16.h"  // over the Sums above

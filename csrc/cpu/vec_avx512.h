@@ -192,29 +192,6 @@ struct ColumnSums {
   Vec to_float() const { return {_mm512_cvtepi32_ps(v)}; }
 };
 
-// Four 16-bit floats, the first in the lowest bits, as fp32.
-static inline __m128 quad_of(uint64_t four, bfloat_bits) {
-  const __m128i wide = _mm_cvtepu16_epi32(_mm_cvtsi64_si128(static_cast<long long>(four)));
-  return _mm_castsi128_ps(_mm_slli_epi32(wide, 16));
-}
-static inline __m128 quad_of(uint64_t four, half_bits) {
-  return _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<long long>(four)));
-}
-
-// The totals of four groups: one a sum, or one in each half of a sum.
-static inline __m128 totals(const Sums (&a)[4]) {
-  const __m256i pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(a[0].folded(), a[1].folded()),
-                                          _mm256_hadd_epi32(a[2].folded(), a[3].folded()));
-  return _mm_cvtepi32_ps(
-      _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
-}
-static inline __m128 totals(const Sums (&a)[2]) {
-  const __m256i pairs = _mm256_hadd_epi32(a[0].folded(), a[1].folded());
-  const __m256i sums = _mm256_hadd_epi32(pairs, pairs);  // groups 0 and 2 below, 1 and 3 above
-  return _mm_cvtepi32_ps(
-      _mm_unpacklo_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1)));
-}
-
 // Each 16-bit lane gets a word of two neighbouring bytes that holds 2, 4 or 8 whole codes; two
 // shifts by a count per lane and a mask then take a code each out of it. The second and the fourth
 // quarter of a register work on the last 32 codes of the unit. A word serves as many lanes as it
@@ -277,3 +254,5 @@ MIXBIT_INLINE Codes unpack_unit(const uint8_t* unit) {
 }
 
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE
+
+#include "cpu/vec_x86_int16.h"  // over the Sums above

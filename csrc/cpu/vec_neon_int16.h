@@ -65,6 +65,8 @@ static inline float32x4_t totals(const Sums (&a)[2]) {
   return add_across(a[0].half(0), a[0].half(1), a[1].half(0), a[1].half(1));
 }
 
+using Octets = void;  // four groups fill a vector here
+
 // Which of a unit's 64 codes unpack_unit puts at place i: they keep their own order here.
 static constexpr int code_at(int, int i) {
   return i;

@@ -159,6 +159,8 @@ static inline Totals totals(const Sums (&a)[2]) {
   return r;
 }
 
+using Octets = void;  // four groups fill a vector here
+
 // Which of a unit's 64 codes unpack_unit puts at place i: they keep their own order here.
 static constexpr int code_at(int, int i) {
   return i;
