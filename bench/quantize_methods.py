@@ -23,6 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=tiny_model())
     parser.add_argument("--calibration-data", type=Path, default=tiny_data("calibration"))
+    parser.add_argument("--num-samples", type=int, help="documents of it")
     parser.add_argument("--data", type=Path, default=tiny_data("kld_eval"))
     parser.add_argument("--plans", nargs="+", default=PLANS)
     parser.add_argument("--methods", nargs="+", default=METHODS)
@@ -30,7 +31,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         calibration = folder / "calibration.safetensors"
-        calibrate(args.model, args.calibration_data, calibration, hessian="")
+        data, limit = args.calibration_data, args.num_samples
+        calibrate(args.model, data, calibration, num_samples=limit, hessian="")
         reference = folder / "reference"
         make_reference(args.model, args.data, reference)
         print(f"| plan | bpw | {' | '.join(args.methods)} | best / rtn |")
