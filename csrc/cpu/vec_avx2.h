@@ -239,10 +239,15 @@ MIXBIT_INLINE Codes unpack_unit(const uint8_t* unit) {
       out.v[2 * s + 1] = _mm256_srli_epi16(words, 8);
     }
   } else {
-    // 5 and 6 bits: two codes a word, sixteen codes a half register.
+    // 5 and 6 bits: two codes a word, sixteen codes a half register. Those of 5 bits lie so close
+    // that one load brings both halves.
     for (int s = 0; s < 2; ++s) {
       const int low = 2 * bits * s, high = 2 * bits * (2 + s);
-      const int start = high < 8 * bits - 16 ? high : 8 * bits - 16;
+      const int low_start = bits == 5 ? 8 * s : low;
+      const int high_start = bits == 5 ? 8 * s + 16 : high < 8 * bits - 16 ? high : 8 * bits - 16;
+      const __m256i bytes =
+          bits == 5 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit + low_start))
+                    : load_halves(unit + low_start, unit + high_start);
       auto pair = [&](int i, int skip) __attribute__((always_inline)) {
         const int byte = skip + 2 * bits * i / 8;
         return static_cast<short>(byte | (byte + 1) << 8);
@@ -250,16 +255,16 @@ MIXBIT_INLINE Codes unpack_unit(const uint8_t* unit) {
       auto factor = [](int i) {
         return static_cast<short>(1 << (16 - 2 * bits - 2 * bits * i % 8));
       };
-      const int skip = high - start;
-      const __m256i shuffle = _mm256_setr_epi16(
-          pair(0, 0), pair(1, 0), pair(2, 0), pair(3, 0), pair(4, 0), pair(5, 0), pair(6, 0),
-          pair(7, 0), pair(0, skip), pair(1, skip), pair(2, skip), pair(3, skip), pair(4, skip),
-          pair(5, skip), pair(6, skip), pair(7, skip));
+      const int first = low - low_start, second = high - high_start;
+      const __m256i shuffle =
+          _mm256_setr_epi16(pair(0, first), pair(1, first), pair(2, first), pair(3, first),
+                            pair(4, first), pair(5, first), pair(6, first), pair(7, first),
+                            pair(0, second), pair(1, second), pair(2, second), pair(3, second),
+                            pair(4, second), pair(5, second), pair(6, second), pair(7, second));
       const __m256i factors = _mm256_setr_epi16(
           factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7),
           factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7));
-      const __m256i words = _mm256_mullo_epi16(
-          _mm256_shuffle_epi8(load_halves(unit + low, unit + start), shuffle), factors);
+      const __m256i words = _mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, shuffle), factors);
       out.v[2 * s] = _mm256_and_si256(_mm256_srli_epi16(words, 16 - 2 * bits), mask);
       out.v[2 * s + 1] = _mm256_srli_epi16(words, 16 - bits);
     }
