@@ -6,57 +6,15 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 
-#ifdef __APPLE__
-#include <sys/sysctl.h>
-#else
-#include <sched.h>
-#endif
+#include "cpu/available_processors.h"
 
 namespace mixbit::cpu {
 
 namespace {
-
-#ifdef __APPLE__
-
-int available_processors() {
-  int count = 0;
-  size_t size = sizeof(count);
-  if (sysctlbyname("hw.perflevel0.logicalcpu", &count, &size, nullptr, 0) == 0 && count > 0) {
-    return count;
-  }
-  return static_cast<int>(std::thread::hardware_concurrency());
-}
-
-#else
-
-// cgroup v2 CPU quota in whole processors, or `none` without one.
-int quota_processors(int none) {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) {
-    return none;
-  }
-  return static_cast<int>(std::atof(quota.c_str()) / period + 0.5);
-}
-
-int available_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int count = static_cast<int>(std::thread::hardware_concurrency());
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    count = CPU_COUNT(&set);
-  }
-  return std::min(count, quota_processors(count));
-}
-
-#endif
 
 struct Job {
   const std::function<void(int)>* task;

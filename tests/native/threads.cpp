@@ -1,12 +1,19 @@
-// The thread pool from several callers at once, and after a fork.
+// The thread pool from several callers at once, and after a fork; and what CPU quotas allow it.
 #include "cpu/thread_pool.h"
 
 #include <sys/wait.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <limits>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "cpu/available_processors.h"
 #include "cpu/matmul.h"
 #include "harness.h"
 
@@ -85,9 +92,81 @@ void test_products(Report& report) {
   }
 }
 
+#ifndef __APPLE__
+
+struct QuotaCase {
+  const char* what;
+  double processors;
+  std::vector<std::pair<const char*, const char*>> files;
+};
+
+void test_quotas(Report& report) {
+  constexpr double none = std::numeric_limits<double>::infinity();
+  const QuotaCase cases[] = {
+      {"no control groups", none, {}},
+      {"version 2, none",
+       none,
+       {{"proc/self/cgroup", "0::/\n"}, {"sys/fs/cgroup/cpu.max", "max 100000"}}},
+      {"version 2, a container",
+       1.5,
+       {{"proc/self/cgroup", "0::/\n"}, {"sys/fs/cgroup/cpu.max", "150000 100000"}}},
+      {"version 2, its own less than that around it",
+       2,
+       {{"proc/self/cgroup", "0::/a.slice/b.service\n"},
+        {"sys/fs/cgroup/a.slice/cpu.max", "400000 100000"},
+        {"sys/fs/cgroup/a.slice/b.service/cpu.max", "200000 100000"}}},
+      {"version 2, that around it less",
+       0.25,
+       {{"proc/self/cgroup", "0::/a.slice/b.service\n"},
+        {"sys/fs/cgroup/a.slice/cpu.max", "25000 100000"},
+        {"sys/fs/cgroup/a.slice/b.service/cpu.max", "max 100000"}}},
+      {"version 2, another group's",
+       none,
+       {{"proc/self/cgroup", "0::/a\n"}, {"sys/fs/cgroup/b/cpu.max", "100000 100000"}}},
+      {"version 1",
+       3,
+       {{"proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/y\n1:cpuset:/z\n"},
+        {"sys/fs/cgroup/cpu/y/cpu.cfs_quota_us", "150000"},
+        {"sys/fs/cgroup/cpu/y/cpu.cfs_period_us", "50000"},
+        {"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "1"},
+        {"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "50000"}}},
+      {"version 1, none",
+       none,
+       {{"proc/self/cgroup", "4:cpuacct,cpu:/\n"},
+        {"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1"},
+        {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000"}}},
+      {"version 1, the host's path",
+       2,
+       {{"proc/self/cgroup", "4:cpu:/docker/0123\n"},
+        {"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "200000"},
+        {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000"}}},
+      {"lines of another kind", none, {{"proc/self/cgroup", "\nnone\n0:\n"}}},
+  };
+  char folder[] = "/tmp/mixbit-cgroup-XXXXXX";
+  const std::filesystem::path base = mkdtemp(folder);
+  int number = 0;
+  for (const QuotaCase& c : cases) {
+    const std::filesystem::path root = base / std::to_string(number++);
+    for (const auto& [name, text] : c.files) {
+      std::filesystem::create_directories((root / name).parent_path());
+      std::ofstream(root / name) << text;
+    }
+    const double found = quota_processors(root);
+    report.expect(found == c.processors, c.what, ": ", found, " processors for ", c.processors);
+  }
+  std::filesystem::remove_all(base);
+}
+
+#else
+
+void test_quotas(Report&) {}
+
+#endif
+
 }  // namespace
 
 void test_threads(Report& report) {
+  test_quotas(report);
   test_callers(report);
   test_products(report);
 }
