@@ -141,10 +141,12 @@ class Quantiser:
         return {f"{unit.path}.{p}": a for p, a in zip(PARTS, parts, strict=False)}
 
     def _statistics(self, path: str) -> InputStatistics | None:
-        known = None if self._calibration is None else self._calibration.of(path)
+        choice, known = self._choices[path], None
+        if self._calibration is not None:
+            known = self._calibration.of(path, hessian=choice.feedback)
         if known is not None:
             return self._scales.statistics(path, known)
-        if path.endswith("embed_tokens") and self._choices[path].name != "rtn":
+        if path.endswith("embed_tokens") and choice.name != "rtn":
             return embedding_statistics(self._weights, self._readers)
         return None
 

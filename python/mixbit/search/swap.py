@@ -59,7 +59,9 @@ class Packing:
         """Codes, scales and, in the affine mode, biases of a module's weight."""
         if spec.mode != "affine":
             return mx.quantize(weight, spec.group_size, spec.bits, mode=spec.mode)
-        statistics = None if self.calibration is None else self.calibration.of(path)
+        statistics = None
+        if self.calibration is not None:
+            statistics = self.calibration.of(path, hessian=self.method.feedback)
         if statistics is None and path.endswith("embed_tokens"):
             statistics = self.embedding
         bits, group_size = spec.bits, spec.group_size
