@@ -170,7 +170,8 @@ MIXBIT_INLINE void add_quad(const Matmul& p, int m, int g, const QuadWeights& w,
 }
 
 // y += the product with groups [0, count) of one row of x, eight at a time: on processors whose
-// vectors hold so many, a third of the operations that finish groups is spared.
+// vectors hold so many, a third of the operations that finish groups is spared. O is Octets, a
+// parameter so that its members are looked for only where it has them.
 template <class O, int bits, int group, class T>
 MIXBIT_INLINE void add_octets(const Matmul& p, int m, int count, const uint8_t* codes,
                               const T* scales, const T* biases, Quad& y) {
