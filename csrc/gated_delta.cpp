@@ -5,8 +5,8 @@
 
 #include "composed_vjp.h"
 #include "cpu/gated_delta.h"
+#include "cpu_queue.h"
 #include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
 
 namespace mixbit {
 
@@ -137,9 +137,9 @@ void GatedDelta::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::
   p.mask = has_mask_ ? inputs.back().data<bool>() : nullptr;
   p.y = y.data<void>();
   p.y_element = element_of(y.dtype());
-  mx::cpu::get_command_encoder(stream()).dispatch(
-      [p, q = q.data<void>(), k = inputs[1].data<void>(), v = v.data<void>(),
-       element = element_of(v.dtype())] { cpu::gated_delta(p, q, k, v, element); });
+  run_on_cpu(stream(),
+             [p, q = q.data<void>(), k = inputs[1].data<void>(), v = v.data<void>(),
+              element = element_of(v.dtype())] { cpu::gated_delta(p, q, k, v, element); });
 }
 
 void GatedDelta::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {

@@ -7,8 +7,8 @@
 #include "composed_vjp.h"
 #include "cpu/matmul.h"
 #include "cpu/thread_pool.h"
+#include "cpu_queue.h"
 #include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
 
 namespace mixbit {
 
@@ -270,7 +270,7 @@ void GatherQuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::a
       mix_blocks(mix, products.data(), count / mix.slots);
     }
   };
-  mx::cpu::get_command_encoder(stream()).dispatch(std::move(run));
+  run_on_cpu(stream(), std::move(run));
 }
 
 std::vector<mx::array> GatherQuantizedMatmul::vjp(const std::vector<mx::array>& primals,

@@ -1,8 +1,8 @@
 #include "kl_divergence.h"
 
 #include "cpu/kl_divergence.h"
+#include "cpu_queue.h"
 #include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
 #include "params.h"
 
 namespace mixbit {
@@ -118,7 +118,7 @@ void KlDivergence::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out
   p.q = head_input(inputs[1], heads_.back(), &inputs[q_arrays]);
   p.targets = inputs[2].data<int>();
   p.tiles = static_cast<cpu::LogitTile*>(out.data<void>());
-  mx::cpu::get_command_encoder(stream()).dispatch([p] { cpu::kl_divergence(p); });
+  run_on_cpu(stream(), [p] { cpu::kl_divergence(p); });
 }
 
 bool KlDivergence::is_equivalent(const mx::Primitive& other) const {

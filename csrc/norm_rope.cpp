@@ -4,8 +4,8 @@
 
 #include "composed_vjp.h"
 #include "cpu/norm_rope.h"
+#include "cpu_queue.h"
 #include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
 #include "mlx/fast.h"
 
 namespace mixbit {
@@ -72,7 +72,7 @@ void NormRope::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) {
   p.offset = rotation_.offset;
   p.offsets = inputs.size() > 2 ? inputs[2].data<int>() : nullptr;
   p.y = out.data<void>();
-  mx::cpu::get_command_encoder(stream()).dispatch([p] { cpu::norm_rope(p); });
+  run_on_cpu(stream(), [p] { cpu::norm_rope(p); });
 }
 
 void NormRope::eval_gpu(const std::vector<mx::array>&, mx::array&) {

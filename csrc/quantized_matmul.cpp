@@ -5,8 +5,8 @@
 
 #include "composed_vjp.h"
 #include "cpu/matmul.h"
+#include "cpu_queue.h"
 #include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
 #include "mlx/fast.h"
 
 namespace mixbit {
@@ -194,8 +194,7 @@ void QuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs,
     request.parts.push_back(part);
     next += parts_[i].num_arrays();
   }
-  mx::cpu::get_command_encoder(stream()).dispatch(
-      [request = std::move(request)] { cpu::matmul(request); });
+  run_on_cpu(stream(), [request = std::move(request)] { cpu::matmul(request); });
 }
 
 std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primals,

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "cpu/elements.h"
+#include "cpu_queue.h"
 #include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
 #include "mlx/transforms.h"
 
 namespace mixbit {
@@ -83,18 +83,18 @@ void Route::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array
   }
   const mx::array& logits = inputs[0];
   const int experts = logits.shape(-1);
-  mx::cpu::get_command_encoder(stream()).dispatch(
-      [slots = slots_, normalise = normalise_, experts, tokens = logits.size() / experts,
-       source = logits.data<void>(), element = element_of(logits.dtype()),
-       indices = outputs[0].data<uint32_t>(), scores = outputs[1].data<float>()] {
-        std::vector<float> row(experts);
-        for (size_t t = 0; t < tokens; ++t) {
-          for (int e = 0; e < experts; ++e) {
-            row[e] = cpu::load_element(source, element, t * experts + e);
-          }
-          choose(row, slots, normalise, indices + t * slots, scores + t * slots);
-        }
-      });
+  run_on_cpu(stream(),
+             [slots = slots_, normalise = normalise_, experts, tokens = logits.size() / experts,
+              source = logits.data<void>(), element = element_of(logits.dtype()),
+              indices = outputs[0].data<uint32_t>(), scores = outputs[1].data<float>()] {
+               std::vector<float> row(experts);
+               for (size_t t = 0; t < tokens; ++t) {
+                 for (int e = 0; e < experts; ++e) {
+                   row[e] = cpu::load_element(source, element, t * experts + e);
+                 }
+                 choose(row, slots, normalise, indices + t * slots, scores + t * slots);
+               }
+             });
 }
 
 std::vector<mx::array> Route::vjp(const std::vector<mx::array>& primals,
