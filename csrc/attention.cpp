@@ -4,8 +4,8 @@
 
 #include "composed_vjp.h"
 #include "cpu/attention.h"
+#include "cpu_queue.h"
 #include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
 #include "mlx/fast.h"
 #include "mlx/utils.h"
 
@@ -69,9 +69,8 @@ mx::array attention(const mx::array& q, const mx::array& k, const mx::array& v, 
   const auto kind = causal ? Attention::Mask::causal
                     : mask ? Attention::Mask::array
                            : Attention::Mask::none;
-  const mx::array y(swapped(q.shape()), q.dtype(),
-                    std::make_shared<Attention>(mx::to_stream(s), scale, kind), std::move(inputs));
-  return mx::swapaxes(y, 1, 2, s);
+  return mx::array(swapped(q.shape()), q.dtype(),
+                   std::make_shared<Attention>(mx::to_stream(s), scale, kind), std::move(inputs));
 }
 
 void Attention::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) {
@@ -107,7 +106,7 @@ void Attention::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) {
               gate.strides(3)};
   }
   p.y = out.data<void>();
-  mx::cpu::get_command_encoder(stream()).dispatch([p] { cpu::attention(p); });
+  run_on_cpu(stream(), [p] { cpu::attention(p); });
 }
 
 void Attention::eval_gpu(const std::vector<mx::array>&, mx::array&) {

@@ -11,7 +11,7 @@ namespace mixbit {
 // q [B, H, T, D], k and v [B, Hk, S, D] of one floating dtype, H a multiple of Hk, any strides.
 // mask: bool (true = seen) or floating (added), broadcasting to [B, H, T, S]; causal: step t sees
 // the keys up to t + S − T. gate [B, T, H, D] of q's dtype, any strides: the result is multiplied
-// by its sigmoid. Returns [B, H, T, D] in q's dtype: fp32 inside, rounded once. A row that may see
+// by its sigmoid. Returns [B, T, H, D] in q's dtype: fp32 inside, rounded once. A row that may see
 // nothing is 0.
 MIXBIT_API mx::array attention(const mx::array& q, const mx::array& k, const mx::array& v,
                                float scale, bool causal, const std::optional<mx::array>& mask,

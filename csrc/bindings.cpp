@@ -79,12 +79,12 @@ NB_MODULE(_core, m) {
       "norm_weight"_a, "conv_state"_a = nb::none(), "state"_a = nb::none(), "mask"_a = nb::none(),
       "lengths"_a = nb::none(), nb::kw_only(), "num_k_heads"_a, "eps"_a, "keep_steps"_a = false,
       "stream"_a = nb::none(),
-      "GatedDeltaNet between its projections: (y [B, T, Hv, Dv], convolution's state, state), with "
+      "GatedDeltaNet between its projections: (y [B, T, Hv Dv], convolution's state, state), with "
       "keep_steps the states after all steps.");
   m.def("attention", &mixbit::attention, "q"_a, "k"_a, "v"_a, nb::kw_only(), "scale"_a,
         "causal"_a = false, "mask"_a = nb::none(), "gate"_a = nb::none(), "stream"_a = nb::none(),
         "softmax(scale q kᵀ + mask) v, times sigmoid(gate): q [B, H, T, D], k and v [B, Hk, S, D], "
-        "gate [B, T, H, D] -> [B, H, T, D].");
+        "gate [B, T, H, D] -> [B, T, H, D].");
   m.def("norm_rope", &mixbit::norm_rope, "x"_a, "norm"_a, nb::kw_only(), "dims"_a, "base"_a,
         "scale"_a, "offset"_a, "stream"_a = nb::none(),
         "RMSNorm of heads and the rotation of their first dims values: x [B, T, H, D] -> "

@@ -1,8 +1,8 @@
 #include "delta_net.h"
 
 #include "cpu/gated_delta.h"
+#include "cpu_queue.h"
 #include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
 
 namespace mixbit {
 
@@ -45,15 +45,11 @@ std::tuple<mx::array, mx::array, mx::array> delta_net(
   if (z.has_value() != b.has_value()) {
     refuse(kOp, "z and b must both be given, or both be interleaved with the others.");
   }
-  if (qkv.ndim() != 3 || (z && z->ndim() != 4)) {
-    refuse(kOp, "qkv must be [B, T, channels] and z [B, T, value heads, head_dim].");
-  }
-  if (a.ndim() != 3 || norm_weight.ndim() != 1) {
-    refuse(kOp, "a must be [B, T, value heads] and norm_weight [head_dim].");
+  if (qkv.ndim() != 3 || a.ndim() != 3 || norm_weight.ndim() != 1) {
+    refuse(kOp, "qkv must be [B, T, channels], a [B, T, value heads] and norm_weight [head_dim].");
   }
   const int B = qkv.shape(0), T = qkv.shape(1), Hk = num_k_heads;
-  const int Hv = interleaved ? a.shape(2) / 2 : z->shape(2);
-  const int Dv = interleaved ? norm_weight.shape(0) : z->shape(3);
+  const int Hv = interleaved ? a.shape(2) / 2 : a.shape(2), Dv = norm_weight.shape(0);
   if (Hk <= 0 || Hv % Hk != 0) {
     refuse(kOp, "the number of value heads, " + std::to_string(Hv) +
                     ", must be a multiple of the number of key heads, " + std::to_string(Hk) + ".");
@@ -75,7 +71,7 @@ std::tuple<mx::array, mx::array, mx::array> delta_net(
   if (interleaved) {
     check("a", a, {B, T, 2 * Hv}, mx::float32);
   } else {
-    check("z", *z, {B, T, Hv, Dv}, qkv.dtype());
+    check("z", *z, {B, T, Hv * Dv}, qkv.dtype());
     check("a", a, {B, T, Hv}, mx::float32);
     check("b", *b, {B, T, Hv}, mx::float32);
   }
@@ -114,7 +110,7 @@ std::tuple<mx::array, mx::array, mx::array> delta_net(
   const DeltaNet::Present present{state.conv.has_value(), state.recurrent.has_value(),
                                   state.mask.has_value(), state.lengths.has_value()};
   auto outputs = mx::array::make_arrays(
-      {{B, T, Hv, Dv}, conv_shape, state_shape(B, T, Hv, Dv, Dk, keep_steps)},
+      {{B, T, Hv * Dv}, conv_shape, state_shape(B, T, Hv, Dv, Dk, keep_steps)},
       {qkv.dtype(), qkv.dtype(), mx::float32},
       std::make_shared<DeltaNet>(mx::to_stream(s), interleaved, present, num_k_heads, eps,
                                  keep_steps),
@@ -150,9 +146,9 @@ void DeltaNet::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
   net.B = qkv.shape(0);
   net.T = qkv.shape(1);
   net.Hk = num_k_heads_;
-  net.Hv = y.shape(2);
+  net.Hv = state_out.shape(-3);
   net.Dk = state_out.shape(-1);
-  net.Dv = y.shape(3);
+  net.Dv = state_out.shape(-2);
   net.taps = inputs[4].shape(1);
   net.element = element_of(qkv.dtype());
   net.layout = delta_net_layout(interleaved_, net.Hk, net.Hv, net.Dk, net.Dv);
@@ -173,7 +169,7 @@ void DeltaNet::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
   layer.keep_steps = keep_steps_;
   layer.lengths = lengths == nullptr ? nullptr : lengths->data<int>();
   layer.conv_state_out = conv_out.data<void>();
-  mx::cpu::get_command_encoder(stream()).dispatch([layer] { cpu::delta_net(layer); });
+  run_on_cpu(stream(), [layer] { cpu::delta_net(layer); });
 }
 
 bool DeltaNet::is_equivalent(const mx::Primitive& other) const {
@@ -187,7 +183,7 @@ std::vector<mx::Shape> DeltaNet::output_shapes(const std::vector<mx::array>& inp
   const int C = inputs[4].shape(0), taps = inputs[4].shape(1);
   const int Hv = inputs[5].shape(0), Dv = inputs[7].shape(0);
   const int Dk = (C - Hv * Dv) / 2 / num_k_heads_;
-  return {{B, T, Hv, Dv}, {B, taps - 1, C}, state_shape(B, T, Hv, Dv, Dk, keep_steps_)};
+  return {{B, T, Hv * Dv}, {B, taps - 1, C}, state_shape(B, T, Hv, Dv, Dk, keep_steps_)};
 }
 
 }  // namespace mixbit

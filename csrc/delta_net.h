@@ -18,11 +18,11 @@ struct DeltaNetState {
   std::optional<mx::array> lengths;    // int32 [B]: steps before each row's padding on the right
 };
 
-// qkv [B, T, C] with C = 2 Hk Dk + Hv Dv, and z [B, T, Hv, Dv], of one floating dtype; a and b
+// qkv [B, T, C] with C = 2 Hk Dk + Hv Dv, and z [B, T, Hv Dv], of one floating dtype; a and b
 // float32 [B, T, Hv]; conv_weight [C, taps, 1]; A_log and dt_bias [Hv]; norm_weight [Dv].
 // Without z and b: qkv [B, T, C + Hv Dv] is q | k | v | z of each key head in turn, with its
 // value heads' v and z, and a [B, T, 2 Hv] is b | a of each.
-// Returns y [B, T, Hv, Dv] in qkv's dtype, the convolution's next state, and the recurrent state,
+// Returns y [B, T, Hv Dv] in qkv's dtype, the convolution's next state, and the recurrent state,
 // which with keep_steps is [B, T, Hv, Dv, Dk]: what it was after every step.
 MIXBIT_API std::tuple<mx::array, mx::array, mx::array> delta_net(
     const mx::array& qkv, const std::optional<mx::array>& z, const mx::array& a,

@@ -26,12 +26,13 @@ gpu::DeltaNet smaller(gpu::DeltaNet op, const gpu::Device& device) {
 gpu::DeltaNet DeltaNet::on_gpu(const std::vector<mx::array>& inputs,
                                const std::vector<mx::array>& outputs) const {
   const mx::array& y = outputs[0];
+  const mx::array& state = outputs[2];
   return {.B = y.shape(0),
           .T = y.shape(1),
           .Hk = num_k_heads_,
-          .Hv = y.shape(2),
-          .Dk = outputs[2].shape(-1),
-          .Dv = y.shape(3),
+          .Hv = state.shape(-3),
+          .Dk = state.shape(-1),
+          .Dv = state.shape(-2),
           .taps = inputs[4].shape(1),
           .interleaved = interleaved_,
           .x = element_of(y.dtype()),
@@ -74,7 +75,7 @@ std::vector<mx::array> DeltaNet::small_case(const std::vector<mx::array>& inputs
   const mx::array qkv = noise.values({op.B, op.T, op.interleaved ? C + op.Hv * op.Dv : C}, x);
   const mx::array a = noise.values({op.B, op.T, gates}, mx::float32);
   std::vector<mx::array> noises{qkv,
-                                op.interleaved ? qkv : noise.values({op.B, op.T, op.Hv, op.Dv}, x),
+                                op.interleaved ? qkv : noise.values({op.B, op.T, op.Hv * op.Dv}, x),
                                 a,
                                 op.interleaved ? a : noise.values({op.B, op.T, op.Hv}, mx::float32),
                                 noise.values({C, op.taps, 1}, inputs[4].dtype()),

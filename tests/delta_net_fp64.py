@@ -35,7 +35,7 @@ def delta_net(
     num_k_heads: int, eps: float = 1e-6, keep_steps: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """``ops.delta_net`` in fp64, from its definition."""
-    (B, T, Hv, Dv), (C, taps, _) = z.shape, conv_weight.shape
+    (B, T, Hv), Dv, (C, taps, _) = a.shape, norm_weight.size, conv_weight.shape
     Dk = (C - Hv * Dv) // 2 // num_k_heads
     mask = np.ones((B, T), bool) if mask is None else mask
     before = np.zeros((B, taps - 1, C)) if conv_state is None else conv_state
@@ -57,7 +57,8 @@ def delta_net(
         S = np.where(mask[:, t, None, None, None], new, S)
         o[:, t] = np.einsum("bhvk,bhk->bhv", S, q[:, t]) * mask[:, t, None, None]
         states.append(S)
-    y = o / np.sqrt((o**2).mean(-1, keepdims=True) + eps) * norm_weight * silu(z)
+    y = o / np.sqrt((o**2).mean(-1, keepdims=True) + eps) * norm_weight
+    y = y.reshape(z.shape) * silu(z)
     ends = np.full(B, T) if lengths is None else lengths
     kept = np.stack([rows[end : end + taps - 1] for rows, end in zip(inputs, ends, strict=True)])
     return y, kept, np.stack(states, axis=1) if keep_steps else S

@@ -216,8 +216,9 @@ def delta_cases() -> Iterator[DeltaCase]:
 def interleaved(inputs: dict[str, Any], Hk: int, Dk: int) -> dict[str, Any]:
     """``inputs`` of ``ops.delta_net`` as qwen3_next's projections give them."""
     qkv, z, a, b = (inputs[name] for name in ("qkv", "z", "a", "b"))
-    channels, gates = interleaved_order(Hk, z.shape[2], Dk, z.shape[3])
-    qkvz = mx.concatenate([qkv, z.reshape(*z.shape[:2], -1)], axis=-1)[..., mx.array(channels)]
+    Hv = a.shape[-1]
+    channels, gates = interleaved_order(Hk, Hv, Dk, z.shape[-1] // Hv)
+    qkvz = mx.concatenate([qkv, z], axis=-1)[..., mx.array(channels)]
     ba = mx.concatenate([a, b], axis=-1)[..., mx.array(gates)]
     return inputs | {"qkv": qkvz, "z": None, "a": ba, "b": None}
 
@@ -247,7 +248,7 @@ class DeltaNetCase:
 
         given = {
             "qkv": noise(B, T, C),
-            "z": noise(B, T, Hv, self.Dv),
+            "z": noise(B, T, Hv * self.Dv),
             "a": noise(B, T, Hv, dtype="float32"),
             "b": noise(B, T, Hv, dtype="float32"),
             "conv_weight": noise(C, 4, 1),
@@ -336,7 +337,7 @@ class AttentionCase:
         want = softmax_attention(double(q), double(k), double(v), self.D**-0.5, added)
         if gate is not None:
             want = want / (1 + np.exp(-double(gate).swapaxes(1, 2)))
-        return relative_error(y, want)
+        return relative_error(y, want.swapaxes(1, 2))
 
 
 def attention_cases() -> Iterator[AttentionCase]:

@@ -607,7 +607,7 @@ def net_inputs(
     C = 2 * Hk * Dk + Hv * Dv
     return {
         "qkv": random(B, T, C, dtype=dtype),
-        "z": random(B, T, Hv, Dv, dtype=dtype, seed=1),
+        "z": random(B, T, Hv * Dv, dtype=dtype, seed=1),
         "a": random(B, T, Hv, seed=2),
         "b": random(B, T, Hv, seed=3),
         "conv_weight": random(C, 4, 1, dtype=dtype, seed=4),
@@ -725,7 +725,7 @@ def test_the_epsilon_of_small_keys_is_added_to_their_sum() -> None:
     [
         ({"num_k_heads": 3}, "4, must be a multiple of the number of key heads, 3"),
         ({"a": random(2, 5, 4, dtype=mx.bfloat16)}, "a has the wrong dtype"),
-        ({"z": random(2, 4, 4, 16)}, r"z must have shape \(2, 5, 4, 16\)"),
+        ({"z": random(2, 4, 64)}, r"z must have shape \(2, 5, 64\)"),
         ({"qkv": random(2, 5, 127)}, "qkv has 127 channels"),
         ({"conv_state": random(2, 2, 128)}, r"state must have shape \(2, 3, 128\)"),
         ({"A_log": random(3)}, r"A_log must have shape \(4,\)"),
@@ -752,8 +752,8 @@ def test_a_row_that_sees_nothing_is_zero_and_disturbs_no_other() -> None:
     seen[2] = False
     y = ops.attention(q, k, v, scale=0.25, mask=seen)
     open_ = ops.attention(q, k, v, scale=0.25)
-    assert mx.array_equal(y[:, :, 2], mx.zeros_like(y[:, :, 2]))
-    assert mx.array_equal(y[:, :, 3:], open_[:, :, 3:])
+    assert mx.array_equal(y[:, 2], mx.zeros_like(y[:, 2]))
+    assert mx.array_equal(y[:, 3:], open_[:, 3:])
 
 
 def test_large_scores_do_not_overflow_and_nan_is_not_hidden() -> None:
@@ -762,8 +762,8 @@ def test_large_scores_do_not_overflow_and_nan_is_not_hidden() -> None:
     assert mx.isfinite(y).all().item()
     k[0, 0, 4, 3] = float("nan")
     y = ops.attention(q, k, v, scale=0.25)
-    assert mx.isnan(y[0, :2]).all().item()
-    assert mx.isfinite(y[0, 2:]).all().item()
+    assert mx.isnan(y[0, :, :2]).all().item()
+    assert mx.isfinite(y[0, :, 2:]).all().item()
 
 
 def test_a_step_of_attention_does_not_depend_on_the_others() -> None:
@@ -772,13 +772,13 @@ def test_a_step_of_attention_does_not_depend_on_the_others() -> None:
     for step in (0, 7, 49):
         end = step + 1
         alone = ops.attention(q[:, :, step:end], k[:, :, :end], v[:, :, :end], scale=0.125)
-        assert mx.array_equal(alone[:, :, 0], whole[:, :, step])
+        assert mx.array_equal(alone[:, 0], whole[:, step])
 
 
 def gated_attention(q, k, v, gate, **how) -> mx.array:
     """Of MLX operations."""
-    y = mx.fast.scaled_dot_product_attention(q, k, v, **how)
-    return y * mx.sigmoid(gate.swapaxes(1, 2))
+    y = mx.fast.scaled_dot_product_attention(q, k, v, **how).swapaxes(1, 2)
+    return y * mx.sigmoid(gate)
 
 
 @pytest.mark.parametrize("mask", [None, "causal", mx.array([[True] * 8 + [False]] * 6)])

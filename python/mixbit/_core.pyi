@@ -49,12 +49,12 @@ def gated_delta(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, g: mlx.
 
 def delta_net(qkv: mlx.core.array, z: mlx.core.array | None, a: mlx.core.array, b: mlx.core.array | None, conv_weight: mlx.core.array, A_log: mlx.core.array, dt_bias: mlx.core.array, norm_weight: mlx.core.array, conv_state: mlx.core.array | None = None, state: mlx.core.array | None = None, mask: mlx.core.array | None = None, lengths: mlx.core.array | None = None, *, num_k_heads: int, eps: float, keep_steps: bool = False, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> tuple[mlx.core.array, mlx.core.array, mlx.core.array]:
     """
-    GatedDeltaNet between its projections: (y [B, T, Hv, Dv], convolution's state, state), with keep_steps the states after all steps.
+    GatedDeltaNet between its projections: (y [B, T, Hv Dv], convolution's state, state), with keep_steps the states after all steps.
     """
 
 def attention(q: mlx.core.array, k: mlx.core.array, v: mlx.core.array, *, scale: float, causal: bool = False, mask: mlx.core.array | None = None, gate: mlx.core.array | None = None, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:
     """
-    softmax(scale q kᵀ + mask) v, times sigmoid(gate): q [B, H, T, D], k and v [B, Hk, S, D], gate [B, T, H, D] -> [B, H, T, D].
+    softmax(scale q kᵀ + mask) v, times sigmoid(gate): q [B, H, T, D], k and v [B, Hk, S, D], gate [B, T, H, D] -> [B, T, H, D].
     """
 
 def norm_rope(x: mlx.core.array, norm: Norm, *, dims: int, base: float, scale: float, offset: int | mlx.core.array, stream: mlx.core.Stream | mlx.core.ThreadLocalStream | mlx.core.Device | mlx.core.DeviceType | None = None) -> mlx.core.array:

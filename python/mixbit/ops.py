@@ -285,7 +285,7 @@ def attention(
     mask: mx.array | str | None = None,
     gate: mx.array | None = None,
 ) -> mx.array:
-    """Scaled dot-product attention with grouped heads, as ``mx.fast.scaled_dot_product_attention``.
+    """Scaled dot-product attention with grouped heads.
 
     Args:
         q: [B, H, T, D]; any strides, as ``k`` and ``v``, with which it shares a floating dtype.
@@ -297,7 +297,7 @@ def attention(
             sigmoid.
 
     Returns:
-        [B, H, T, D] in the dtype of ``q``; 0 in a row that may see nothing. Differentiable in
+        [B, T, H, D] in the dtype of ``q``; 0 in a row that may see nothing. Differentiable in
         all but the mask.
 
     Raises:
@@ -307,8 +307,8 @@ def attention(
         causal = isinstance(mask, str) and mask == "causal"
         seen = None if causal else mask
         return core.attention(q, k, v, scale=scale, causal=causal, mask=seen, gate=gate)
-    y = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
-    return y if gate is None else y * mx.sigmoid(gate.swapaxes(1, 2))
+    y = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask).swapaxes(1, 2)
+    return y if gate is None else y * mx.sigmoid(gate)
 
 
 def gated_delta(
@@ -378,7 +378,7 @@ def delta_net(
     Args:
         qkv: [B, T, C] with C = 2 Hk Dk + Hv Dv, one floating dtype with ``z``; interleaved
             [B, T, C + Hv Dv].
-        z: [B, T, Hv, Dv]; ``None`` for interleaved inputs.
+        z: [B, T, Hv Dv]; ``None`` for interleaved inputs.
         a: float32 [B, T, Hv], the decay before its function; interleaved [B, T, 2 Hv].
         b: float32 [B, T, Hv], beta before its function; ``None`` for interleaved inputs.
         conv_weight: [C, taps, 1].
@@ -393,7 +393,7 @@ def delta_net(
         keep_steps: return the state after every step, the last of which is the next ``state``.
 
     Returns:
-        [B, T, Hv, Dv] in the dtype of ``qkv``, the next ``conv_state`` and the next ``state``, with
+        [B, T, Hv Dv] in the dtype of ``qkv``, the next ``conv_state`` and the next ``state``, with
         ``keep_steps`` [B, T, Hv, Dv, Dk].
 
     Raises:
@@ -430,11 +430,12 @@ def delta_net(
         # The convolution reads earlier steps: a masked one must not reach its neighbours.
         qkv = mx.where(mask[..., None], qkv, 0)
     conv_input = mx.concatenate([conv_state, qkv], axis=1)
-    q, k, v = stock.convolved(conv_input, conv_weight, z.shape, num_k_heads)
+    heads = (*a.shape, norm_weight.size)
+    q, k, v = stock.convolved(conv_input, conv_weight, heads, num_k_heads)
     g = stock.decay(A_log, a, dt_bias)
     rule = stock.gated_delta_steps if keep_steps else gated_delta
     y, state = rule(q, k, v, g, mx.sigmoid(b), state, mask)
-    y = stock.gated_norm(y, z, norm_weight, eps)
+    y = stock.gated_norm(y, z.reshape(heads), norm_weight, eps).reshape(z.shape)
     taken = stock.last_steps(conv_input, conv_weight.shape[1] - 1, lengths)
     return y, taken, state
 

@@ -195,7 +195,7 @@ def in_order(
         value_dim: Dv.
 
     Returns:
-        qkv [B, T, 2 Hk Dk + Hv Dv], z [B, T, Hv, Dv], a and b [B, T, Hv].
+        qkv [B, T, 2 Hk Dk + Hv Dv], z [B, T, Hv Dv], a and b [B, T, Hv].
     """
     B, T, width = qkvz.shape
     share = ba.shape[-1] // 2 // num_k_heads
@@ -204,7 +204,7 @@ def in_order(
     *qkv, z = mx.split(heads, [key, 2 * key, 2 * key + values], axis=-1)
     b, a = (t.reshape(B, T, -1) for t in mx.split(ba.reshape(B, T, num_k_heads, -1), 2, axis=-1))
     joined = mx.concatenate([t.reshape(B, T, -1) for t in qkv], axis=-1)
-    return joined, z.reshape(B, T, -1, value_dim), a, b
+    return joined, z.reshape(B, T, -1), a, b
 
 
 def convolved(

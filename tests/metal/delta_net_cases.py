@@ -91,7 +91,7 @@ class Net:
             conv_weight = np.broadcast_to(np.eye(self.taps)[-1][:, None], (C, self.taps, 1))
         given = {
             "qkv": (self.x, qkv),
-            "z": (self.x, rng.standard_normal((B, T, Hv, self.Dv))),
+            "z": (self.x, rng.standard_normal((B, T, Hv * self.Dv))),
             "a": ("float32", a),
             "b": ("float32", b),
             "conv_weight": (self.weights[0], conv_weight),
@@ -132,7 +132,7 @@ class Net:
         B, T, Hv = self.B, self.T, self.Hv
         steps = (T,) if self.keep_steps else ()
         return [
-            empty(self.x, B, T, Hv, self.Dv),
+            empty(self.x, B, T, Hv * self.Dv),
             empty(self.x, B, self.taps - 1, self.channels),
             empty("float32", B, *steps, Hv, self.Dv, self.Dk),
         ]
@@ -166,7 +166,7 @@ class Operands:
             return [qkv, z, a, b, *others]
         net = self.net
         channels, gates = interleaved_order(net.Hk, net.Hv, net.Dk, net.Dv)
-        qkvz = np.concatenate([qkv, z.reshape(*z.shape[:2], -1)], axis=-1)[..., channels]
+        qkvz = np.concatenate([qkv, z], axis=-1)[..., channels]
         ba = np.concatenate([a, b], axis=-1)[..., gates]
         return [qkvz, qkvz, ba, ba, *others]
 

@@ -153,7 +153,7 @@ def delta_net(T: int, **more: Any) -> list[mx.array]:
     C, x = 2 * Hk * Dk + Hv * Dv, mx.bfloat16
     return list(
         core.delta_net(
-            noise(B, T, C, dtype=x), noise(B, T, Hv, Dv, dtype=x), noise(B, T, Hv),
+            noise(B, T, C, dtype=x), noise(B, T, Hv * Dv, dtype=x), noise(B, T, Hv),
             noise(B, T, Hv), noise(C, 4, 1, dtype=x), noise(Hv), noise(Hv, dtype=x), noise(Dv),
             num_k_heads=Hk, eps=1e-6, **more,
         )
