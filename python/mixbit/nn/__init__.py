@@ -2,6 +2,9 @@
 
 ``isinstance`` checks, saving, LoRA wrapping, sharding and ``model.parameters()`` see what they
 always saw; only ``__call__`` is ours, and the cache of linear-attention layers.
+
+A module of MLX is a dict. Parameters and children are taken from it as items: as attributes they
+cost ten times as much, and a generated token takes hundreds.
 """
 
 from mixbit.nn.attention import Attention

@@ -38,7 +38,7 @@ class Attention(qwen3_next.Qwen3NextAttention):
             x = x if norm is None else norm(x)
             y = super().__call__(x, mask, cache)  # type: ignore[arg-type]  # it takes "causal" too
             return y if residual is None else residual + y
-        return add_product(residual, self.mixed(x, mask, cache, norm), self.o_proj)
+        return add_product(residual, self.mixed(x, mask, cache, norm), self["o_proj"])
 
     def mixed(
         self,
@@ -49,26 +49,28 @@ class Attention(qwen3_next.Qwen3NextAttention):
     ) -> mx.array:
         """What the output projection reads, [B, T, heads * head width]."""
         B, T, _ = x.shape
-        q, k, v = project(x, [self.q_proj, self.k_proj, self.v_proj], [None, None, None], norm)
+        q, k, v = project(
+            x, [self["q_proj"], self["k_proj"], self["v_proj"]], [None, None, None], norm
+        )
         queries, gate = mx.split(q.reshape(B, T, self.num_attention_heads, -1), 2, axis=-1)
         keys, values = (t.reshape(B, T, self.num_key_value_heads, -1) for t in (k, v))
         offset = 0 if cache is None else cache.offset
-        queries = self._rotated(queries, self.q_norm, offset)
-        keys = self._rotated(keys, self.k_norm, offset)
+        queries = self._rotated(queries, self["q_norm"], offset)
+        keys = self._rotated(keys, self["k_norm"], offset)
         values = values.transpose(0, 2, 1, 3)
         if cache is not None:
             keys, values = cache.update_and_fetch(keys, values)
         y = ops.attention(queries, keys, values, scale=self.scale, mask=mask, gate=gate)
-        return y.swapaxes(1, 2).reshape(B, T, -1)
+        return y.reshape(B, T, -1)
 
     def _rotated(self, heads: mx.array, norm: nn.RMSNorm, offset: int | mx.array) -> mx.array:
         """[B, T, H, D] -> [B, H, T, D], normalised and turned."""
-        rope = self.rope
+        rope = self["rope"]
         if type(rope) is not nn.RoPE or rope.traditional:  # scaled ones choose their frequencies
             return rope(norm(heads).swapaxes(1, 2), offset=offset)
         return ops.norm_rope(
             heads,
-            ops.Norm(norm.weight, norm.eps),
+            ops.Norm(norm["weight"], norm.eps),
             dims=rope.dims,
             base=rope.base,
             scale=rope.scale,

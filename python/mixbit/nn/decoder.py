@@ -21,18 +21,19 @@ _MIXERS = (Attention, GatedDeltaNet, Qwen3NextGatedDeltaNet)
 
 def mix(layer: Any, x: mx.array, mask: mx.array | str | None, cache: Any | None) -> mx.array:
     """The first half of a decoder layer, up to the sum after its mixer; all [B, T, hidden]."""
-    mixer = layer.linear_attn if layer.is_linear else layer.self_attn
+    mixer = layer["linear_attn" if layer.is_linear else "self_attn"]
     # A subclass of somebody's may do something else when it is called.
     if type(mixer) in _MIXERS:
-        return mixer.forward(x, mask, cache, layer.input_layernorm, x)
-    return x + mixer(layer.input_layernorm(x), mask, cache)
+        return mixer.forward(x, mask, cache, layer["input_layernorm"], x)
+    return x + mixer(layer["input_layernorm"](x), mask, cache)
 
 
 def feed(layer: Any, h: mx.array) -> mx.array:
     """The second half of a decoder layer, with its MLP or experts; all [B, T, hidden]."""
-    if type(layer.mlp) is MLP:
-        return layer.mlp.forward(h, layer.post_attention_layernorm, h)
-    return h + layer.mlp(layer.post_attention_layernorm(h))
+    mlp, norm = layer["mlp"], layer["post_attention_layernorm"]
+    if type(mlp) is MLP:
+        return mlp.forward(h, norm, h)
+    return h + mlp(norm(h))
 
 
 class DecoderLayer(qwen3_5.DecoderLayer):

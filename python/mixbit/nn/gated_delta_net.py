@@ -32,7 +32,7 @@ def _mix(
 
     Args:
         layer: the GatedDeltaNet, for its dimensions and parameters.
-        projected: qkv, z, a and b of :func:`mixbit.ops.delta_net`, z [B, T, Hv * Dv] or ``None``.
+        projected: qkv, z, a and b of :func:`mixbit.ops.delta_net`.
         mask: bool [B, T] or ``None``.
         cache: mixbit's or mlx-lm's ``ArraysCache``, or ``None``.
 
@@ -40,19 +40,20 @@ def _mix(
         [B, T, Hv * Dv] in the dtype of qkv.
     """
     qkv, z, a, b = projected
-    B, T, _ = qkv.shape
+    norm = layer["norm"]
+    T = qkv.shape[1]
     keep = isinstance(cache, ArraysCache) and cache.keeps(T)
     y, conv_state, state = ops.delta_net(
         qkv,
-        None if z is None else z.reshape(B, T, layer.num_v_heads, layer.head_v_dim),
+        z,
         a,
         b,
-        conv_weight=layer.conv1d.weight,
-        A_log=layer.A_log,
-        dt_bias=layer.dt_bias,
-        norm_weight=layer.norm.weight,
+        conv_weight=layer["conv1d"]["weight"],
+        A_log=layer["A_log"],
+        dt_bias=layer["dt_bias"],
+        norm_weight=norm["weight"],
         num_k_heads=layer.num_k_heads,
-        eps=layer.norm.eps,
+        eps=norm.eps,
         conv_state=None if cache is None else cache[0],
         state=None if cache is None else cache[1],
         mask=mask,
@@ -66,7 +67,7 @@ def _mix(
     elif cache is not None:
         cache[0], cache[1] = conv_state, state
         cache.advance(T)
-    return y.reshape(B, T, -1)
+    return y
 
 
 def _unfused(
@@ -102,7 +103,7 @@ class GatedDeltaNet(qwen3_5.GatedDeltaNet):
             return _unfused(super().__call__, inputs, mask, cache, norm, residual)
         if self.sharding_group is not None:
             return _unfused(self._sharded, inputs, mask, cache, norm, residual)
-        return add_product(residual, self.mixed(inputs, mask, cache, norm), self.out_proj)
+        return add_product(residual, self.mixed(inputs, mask, cache, norm), self["out_proj"])
 
     def mixed(
         self,
@@ -114,7 +115,7 @@ class GatedDeltaNet(qwen3_5.GatedDeltaNet):
         """What the output projection reads, [B, T, Hv * Dv]."""
         qkv, z, b, a = project(
             inputs,
-            [self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a],
+            [self["in_proj_qkv"], self["in_proj_z"], self["in_proj_b"], self["in_proj_a"]],
             [None, None, mx.float32, mx.float32],
             norm,
         )
@@ -122,7 +123,7 @@ class GatedDeltaNet(qwen3_5.GatedDeltaNet):
 
     def _sharded(self, inputs: mx.array, mask: mx.array | None, cache: Any | None) -> mx.array:
         inputs = sum_gradients(self.sharding_group)(inputs)
-        out = self.out_proj(self.mixed(inputs, mask, cache))
+        out = self["out_proj"](self.mixed(inputs, mask, cache))
         return mx.distributed.all_sum(out, group=self.sharding_group)
 
 
@@ -145,7 +146,7 @@ class Qwen3NextGatedDeltaNet(qwen3_next.Qwen3NextGatedDeltaNet):
         """``residual + self(norm(inputs))``, either of them left out where ``None``."""
         if self.training:
             return _unfused(super().__call__, inputs, mask, cache, norm, residual)
-        return add_product(residual, self.mixed(inputs, mask, cache, norm), self.out_proj)
+        return add_product(residual, self.mixed(inputs, mask, cache, norm), self["out_proj"])
 
     def mixed(
         self,
@@ -155,5 +156,7 @@ class Qwen3NextGatedDeltaNet(qwen3_next.Qwen3NextGatedDeltaNet):
         norm: Any | None = None,
     ) -> mx.array:
         """What the output projection reads, [B, T, Hv * Dv]."""
-        qkvz, ba = project(inputs, [self.in_proj_qkvz, self.in_proj_ba], [None, mx.float32], norm)
+        qkvz, ba = project(
+            inputs, [self["in_proj_qkvz"], self["in_proj_ba"]], [None, mx.float32], norm
+        )
         return _mix(self, (qkvz, None, ba, None), mask, cache)

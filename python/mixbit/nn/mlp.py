@@ -24,14 +24,15 @@ class MLP(qwen3_next.Qwen3NextMLP):
         self, x: mx.array, norm: Any | None = None, residual: mx.array | None = None
     ) -> mx.array:
         """``residual + self(norm(x))``, either of them left out where ``None``."""
-        return add_product(residual, self.inner(x, norm), self.down_proj)
+        return add_product(residual, self.inner(x, norm), self["down_proj"])
 
     def inner(self, x: mx.array, norm: Any | None = None) -> mx.array:
         """What the down projection reads, [..., width of the block]."""
-        gate, up = weight_of(self.gate_proj), weight_of(self.up_proj)
+        gate_proj, up_proj = self["gate_proj"], self["up_proj"]
+        gate, up = weight_of(gate_proj), weight_of(up_proj)
         fused = norm_of(norm)
         if norm is not None and (fused is None or gate is None or up is None):
             x, fused = norm(x), None
         if gate is None or up is None:
-            return swiglu(self.gate_proj(x), self.up_proj(x))
+            return swiglu(gate_proj(x), up_proj(x))
         return ops.swiglu(x, gate, up, norm=fused)
