@@ -32,13 +32,14 @@ NB_MODULE(_core, m) {
   nb::class_<mixbit::Weight>(
       m, "Weight",
       "A weight matrix [N, K] or a stack of them, packed or (without scales) "
-      "dense, with its bias [N] and the dtype of its product.")
+      "dense, with its bias [N], the dtype of its product, and the bits that a "
+      "16-bit x is rounded to on a CPU.")
       .def(nb::init<const mx::array&, const std::optional<mx::array>&,
                     const std::optional<mx::array>&, const std::optional<mx::array>&, int, int,
-                    const std::string&, const std::optional<mx::Dtype>&>(),
+                    const std::string&, const std::optional<mx::Dtype>&, int>(),
            "w"_a, "scales"_a = nb::none(), "biases"_a = nb::none(), nb::kw_only(),
            "bias"_a = nb::none(), "group_size"_a = 64, "bits"_a = 4, "mode"_a = "affine",
-           "dtype"_a = nb::none());
+           "dtype"_a = nb::none(), "activation_bits"_a = 16);
 
   nb::class_<mixbit::Norm>(m, "Norm", "An RMSNorm of x [..., K] that is part of a product.")
       .def(nb::init<const mx::array&, float>(), "weight"_a, "eps"_a);

@@ -1,5 +1,6 @@
 #include "gather_quantized_matmul.h"
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -79,7 +80,7 @@ mx::array build(const mx::array& x, const std::vector<Weight>& weights, const mx
     }
     inputs.push_back(row_contiguous(mx::astype(*scores, mx::float32, s), s));
   }
-  std::vector<WeightFormat> formats;
+  std::vector<QuantizedMatmul::Part> parts;
   for (const Weight& weight : weights) {
     check_weight(kOp, weight.format, x, weight.arrays, 1);
     if (weight.bias) {
@@ -88,23 +89,25 @@ mx::array build(const mx::array& x, const std::vector<Weight>& weights, const mx
     for (const mx::array& a : weight.arrays) {
       inputs.push_back(row_contiguous(a, s));
     }
-    formats.push_back(weight.format);
+    parts.push_back({weight.format, false, weight.activation_bits});
   }
   const mx::array y(
       result_shape(x, indices, weights[0].arrays[0], epilogue), x.dtype(),
-      std::make_shared<GatherQuantizedMatmul>(mx::to_stream(s), std::move(formats), epilogue),
+      std::make_shared<GatherQuantizedMatmul>(mx::to_stream(s), std::move(parts), epilogue),
       std::move(inputs));
   gpu::require({y});
   return y;
 }
 
 // The same out of MLX operations that have gradients in x and the scores.
-mx::array composed(const std::vector<mx::array>& inputs, const std::vector<WeightFormat>& formats,
-                   Epilogue epilogue, mx::Dtype dtype, mx::Stream s) {
+mx::array composed(const std::vector<mx::array>& inputs,
+                   const std::vector<QuantizedMatmul::Part>& parts, Epilogue epilogue,
+                   mx::Dtype dtype, mx::Stream s) {
   const mx::array &x = inputs[0], &indices = inputs[1];
   std::vector<mx::array> products;
   const mx::array* a = &inputs[epilogue == Epilogue::mix ? 3 : 2];
-  for (const WeightFormat& f : formats) {
+  for (const QuantizedMatmul::Part& part : parts) {
+    const WeightFormat& f = part.format;
     products.push_back(
         f.kind == cpu::WeightKind::dense
             ? mx::gather_mm(x, mx::swapaxes(a[0], -1, -2, s), std::nullopt, indices, false, s)
@@ -178,6 +181,11 @@ void mix_blocks(const Mix& mix, const float* products, int tokens) {
 
 }  // namespace
 
+int slots_of(const mx::array& x, const mx::array& indices, bool mixed) {
+  const bool tokens = indices.ndim() == 1 && !mixed && !shares_blocks(x, indices);
+  return indices.ndim() == 0 || tokens ? 1 : indices.shape(-1);
+}
+
 bool shares_blocks(const mx::array& x, const mx::array& indices) {
   const mx::Shape batch = batch_of(x);
   const size_t blocks = std::accumulate(batch.begin(), batch.end(), size_t{1}, std::multiplies<>());
@@ -212,18 +220,23 @@ void GatherQuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::a
   request.x = x.data<void>();
   request.x_element = element_of(x.dtype());
   request.swiglu = epilogue_ == Epilogue::swiglu;
-  request.parts.resize(formats_.size());
-  for (cpu::MatmulPart& part : request.parts) {
+  request.parts.resize(parts_.size());
+  // An expert has few rows of a prompt, too; whether there are few is asked of all tokens.
+  const size_t tokens = indices.size() / std::max(slots_of(x, indices, mixed), 1);
+  const bool few = tokens * rows <= cpu::kIntegerDirectRows;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    cpu::MatmulPart& part = request.parts[i];
     part.N = out.shape(-1);
+    part.activation_bits = few ? parts_[i].activation_bits : 16;
     part.y = out.data<void>();
     part.y_element = element_of(out.dtype());
   }
   std::vector<std::vector<cpu::Weights>> weights(experts);  // of each expert, one a part
-  for (const WeightFormat& format : formats_) {
+  for (const QuantizedMatmul::Part& part : parts_) {
     for (int e = 0; e < experts; ++e) {
-      weights[e].push_back(weights_of(format, first, e));
+      weights[e].push_back(weights_of(part.format, first, e));
     }
-    first += format.num_arrays();
+    first += part.num_arrays();
   }
   Mix mix{};
   if (mixed) {
@@ -283,14 +296,14 @@ std::vector<mx::array> GatherQuantizedMatmul::vjp(const std::vector<mx::array>& 
     }
   }
   auto function = [&](const std::vector<mx::array>& inputs) {
-    return std::vector{composed(inputs, formats_, epilogue_, outputs[0].dtype(), stream())};
+    return std::vector{composed(inputs, parts_, epilogue_, outputs[0].dtype(), stream())};
   };
   return composed_vjp(function, primals, cotangents, argnums);
 }
 
 bool GatherQuantizedMatmul::is_equivalent(const mx::Primitive& other) const {
   const auto& o = static_cast<const GatherQuantizedMatmul&>(other);
-  return formats_ == o.formats_ && epilogue_ == o.epilogue_;
+  return parts_ == o.parts_ && epilogue_ == o.epilogue_;
 }
 
 std::vector<mx::Shape> GatherQuantizedMatmul::output_shapes(const std::vector<mx::array>& inputs) {

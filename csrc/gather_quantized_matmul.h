@@ -31,14 +31,19 @@ MIXBIT_API mx::array gather_swiglu(const mx::array& x, const Weight& gate, const
 // Whether x has one block for all along the last dimension of the indices, not one for each.
 bool shares_blocks(const mx::array& x, const mx::array& indices);
 
+// Indices of a token: the last dimension, but a row of them with a block each, of blocks that are
+// not mixed, is one of tokens.
+int slots_of(const mx::array& x, const mx::array& indices, bool mixed);
+
 // Inputs: x (with blocks for each index, or shared so), indices (uint32), scores (float32) if
 // mixed, then each stack's arrays; all row-contiguous.
 class GatherQuantizedMatmul : public mx::UnaryPrimitive, public gpu::Operation {
  public:
   enum class Epilogue { none, swiglu, mix };
 
-  GatherQuantizedMatmul(mx::Stream stream, std::vector<WeightFormat> formats, Epilogue epilogue)
-      : mx::UnaryPrimitive(stream), formats_(std::move(formats)), epilogue_(epilogue) {}
+  GatherQuantizedMatmul(mx::Stream stream, std::vector<QuantizedMatmul::Part> parts,
+                        Epilogue epilogue)
+      : mx::UnaryPrimitive(stream), parts_(std::move(parts)), epilogue_(epilogue) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override;
   void eval_gpu(const std::vector<mx::array>& inputs, mx::array& out) override;
@@ -62,7 +67,7 @@ class GatherQuantizedMatmul : public mx::UnaryPrimitive, public gpu::Operation {
  private:
   gpu::GatherQuantizedMatmul on_gpu(const std::vector<mx::array>& inputs) const;
 
-  std::vector<WeightFormat> formats_;
+  std::vector<QuantizedMatmul::Part> parts_;  // without biases
   Epilogue epilogue_;
 };
 

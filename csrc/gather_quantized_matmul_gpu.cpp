@@ -51,15 +51,12 @@ gpu::GatherQuantizedMatmul GatherQuantizedMatmul::on_gpu(
   op.M = x.shape(-2);
   op.K = x.shape(-1);
   op.x = element_of(x.dtype());
-  op.slots = indices.ndim() == 0 ? 1 : indices.shape(-1);
+  op.slots = slots_of(x, indices, op.mix);
   op.shared_x = shares_blocks(x, indices);
-  if (indices.ndim() == 1 && !op.mix && !op.shared_x) {
-    op.slots = 1;  // a row of indices is one of tokens
-  }
   op.tokens = static_cast<int>(indices.size() / std::max(op.slots, 1));
-  for (const WeightFormat& format : formats_) {
-    op.parts.push_back({format, weight_element(format, a)});
-    a += format.num_arrays();
+  for (const QuantizedMatmul::Part& part : parts_) {
+    op.parts.push_back({part.format, weight_element(part.format, a)});
+    a += part.num_arrays();
   }
   return op;
 }
@@ -91,7 +88,7 @@ std::vector<mx::array> GatherQuantizedMatmul::small_case(const std::vector<mx::a
   }
   const mx::Shape shape =
       op.mix ? mx::Shape{op.tokens, op.M, op.N} : mx::Shape{op.tokens, op.slots, op.M, op.N};
-  return {mx::array(shape, dtype, std::make_shared<GatherQuantizedMatmul>(s, formats_, epilogue_),
+  return {mx::array(shape, dtype, std::make_shared<GatherQuantizedMatmul>(s, parts_, epilogue_),
                     std::move(noises))};
 }
 

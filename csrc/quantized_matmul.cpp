@@ -42,7 +42,7 @@ Operands operands_of(const mx::array& x, const std::vector<Weight>& weights,
       check_vector("bias", *weight.bias, weight.arrays[0].shape(0));
       operands.inputs.push_back(row_contiguous(*weight.bias, s));
     }
-    operands.parts.push_back({weight.format, weight.bias.has_value()});
+    operands.parts.push_back({weight.format, weight.bias.has_value(), weight.activation_bits});
   }
   if (norm) {
     check_vector("norm", norm->weight, x.shape(-1));
@@ -100,13 +100,17 @@ std::vector<mx::array> composed(const std::vector<mx::array>& inputs,
 Weight::Weight(const mx::array& w, const std::optional<mx::array>& scales,
                const std::optional<mx::array>& biases, const std::optional<mx::array>& bias,
                int group_size, int bits, const std::string& mode,
-               const std::optional<mx::Dtype>& dtype)
+               const std::optional<mx::Dtype>& dtype, int activation_bits)
     : format(scales ? packed_format(kOp, bits, group_size, mode) : kDense),
       arrays(scales ? packed_arrays(kOp, format, w, *scales, biases) : std::vector{w}),
       bias(bias),
-      dtype(dtype) {
+      dtype(dtype),
+      activation_bits(activation_bits) {
   if (!scales && biases) {
     refuse(kOp, "a dense weight takes no biases.");
+  }
+  if (activation_bits != 8 && activation_bits != 16) {
+    refuse(kOp, "activation_bits must be 8 or 16, not " + std::to_string(activation_bits) + ".");
   }
 }
 
@@ -180,6 +184,7 @@ void QuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs,
     cpu::MatmulPart part{};
     part.N = out.shape(-1);
     part.w = weights_of(parts_[i].format, &inputs[next]);
+    part.activation_bits = parts_[i].activation_bits;
     if (parts_[i].has_bias) {
       const mx::array& bias = inputs[next + parts_[i].format.num_arrays()];
       part.bias = bias.data<void>();

@@ -15,16 +15,19 @@ namespace mixbit {
 struct Weight {
   // Packed: w uint32 [N, K·bits/32], scales (and affine biases) [N, K/group_size]. Dense: w
   // floating [N, K] and no scales. bias [N] or none. The product comes in `dtype`, or x's without
-  // one. Throws std::invalid_argument for a format that MLX does not have.
+  // one. activation_bits: what 16-bit x may be rounded to on a CPU, 16 or 8; the latter is for
+  // affine weights of at most 6 bits and cpu::kIntegerDirectRows rows. Throws std::invalid_argument
+  // for a format that MLX does not have, and for other activation_bits.
   MIXBIT_API Weight(const mx::array& w, const std::optional<mx::array>& scales,
                     const std::optional<mx::array>& biases, const std::optional<mx::array>& bias,
                     int group_size, int bits, const std::string& mode,
-                    const std::optional<mx::Dtype>& dtype);
+                    const std::optional<mx::Dtype>& dtype, int activation_bits = 16);
 
   WeightFormat format;
   std::vector<mx::array> arrays;
   std::optional<mx::array> bias;
   std::optional<mx::Dtype> dtype;
+  int activation_bits;
 };
 
 // x [..., K] -> [..., N] for each weight: fp32 accumulation, rounded once. A residual [..., N] is
@@ -45,6 +48,7 @@ class QuantizedMatmul : public mx::Primitive, public gpu::Operation {
   struct Part {
     WeightFormat format;
     bool has_bias;
+    int activation_bits = 16;
 
     bool operator==(const Part&) const = default;
     int num_arrays() const { return format.num_arrays() + has_bias; }

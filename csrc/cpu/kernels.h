@@ -44,9 +44,10 @@ struct Matmul {
   int M, N, K;
   const float* x;  // [M, x_stride], zero from K to round_up(K, kBlock)
   size_t x_stride;
-  // For matmul_int16 instead of x, as quantize_rows writes them: [M, int16_columns] integers, and
-  // per row and group of w their scale and the scaled sum of the integers.
-  const int16_t* x_codes;
+  // For matmul_integers instead of x, as quantize_rows writes them: [M, integer_columns] integers,
+  // and per row and group of w their scale and the scaled sum of the integers.
+  int x_bits;  // of an integer: 16, or for weights of at most 6 bits 8
+  const void* x_codes;
   const float* x_scales;
   const float* x_sums;
   Weights w;
@@ -65,14 +66,14 @@ struct Matmul {
 // once and reused. Both sum over k in the same order, so a row's bits do not depend on the choice.
 constexpr int kDirectRows = 4;
 
-// The same for integer products: above it a panel of codes is unpacked once.
-constexpr int kInt16DirectRows = 20;
+// The same for integer products: above it a panel of codes is unpacked once, for 16 bits of x only.
+constexpr int kIntegerDirectRows = 20;
 
 // The integer kernel unpacks 64 codes at a time (two groups of 32, one of 64, half a group of 128)
 // and finishes four groups together. Its rows of x are padded to this many values.
 constexpr int kUnit = 64;
 constexpr int kQuad = 4;
-static constexpr int int16_columns(int K, int group) {
+static constexpr int integer_columns(int K, int group) {
   return round_up(K, kQuad * group);
 }
 
@@ -198,14 +199,14 @@ struct Kernels {
   void (*matmul_direct)(const Matmul&, int m0, int m1, int n0, int n1);
   // The same for up to kPanelRows rows and kPanelColumns columns; scratch of kPanelScratch floats.
   void (*matmul_panel)(const Matmul&, int m0, int m1, int n0, int n1, float* scratch);
-  // Rows of x in integers for weights of one width and group size, ordered as matmul_int16 unpacks
-  // them and padded with zeros to int16_columns values and scales.
+  // Rows of x in integers of x_bits for weights of one width and group size, ordered as
+  // matmul_integers unpacks them and padded with zeros to integer_columns values and scales.
   void (*quantize_rows)(const float* x, size_t x_stride, int rows, int K, int group, int bits,
-                        int16_t* codes, float* scales, float* sums);
+                        int x_bits, void* codes, float* scales, float* sums);
   // Any rows and columns of a product with affine weights, from x in integers.
-  void (*matmul_int16)(const Matmul&, int m0, int m1, int n0, int n1);
-  // The same bits for up to kPanelRows rows, which share the decoding of weights; scratch of
-  // kPanelScratch floats.
+  void (*matmul_integers)(const Matmul&, int m0, int m1, int n0, int n1);
+  // The same bits, from integers of 16 bits, for up to kPanelRows rows, which share the decoding of
+  // weights; scratch of kPanelScratch floats.
   void (*matmul_int16_panel)(const Matmul&, int m0, int m1, int n0, int n1, float* scratch);
   void (*gated_delta)(const GatedDelta&, int b, int hv, int row_begin, int row_end);
   // Steps [t0, t1) of one head of the convolution's channels: heads are counted q, k, v.

@@ -13,7 +13,7 @@ const Kernels& avx512vnni_kernels() {
     Kernels k = avx512_kernels;
     k.name = "avx512vnni";
     k.quantize_rows = avx512vnni::quantize_rows;
-    k.matmul_int16 = avx512vnni::matmul_int16;
+    k.matmul_integers = avx512vnni::matmul_integers;
     k.matmul_int16_panel = avx512vnni::matmul_int16_panel;
     return k;
   }();

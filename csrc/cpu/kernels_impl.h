@@ -19,7 +19,7 @@ static constexpr Kernels table(const char* name) {
       matmul_direct,
       matmul_panel,
       quantize_rows,
-      matmul_int16,
+      matmul_integers,
       matmul_int16_panel,
       gated_delta,
       delta_net_mix,

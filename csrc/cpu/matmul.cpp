@@ -51,29 +51,40 @@ Rows rows_of(const MatmulRequest& r) {
   return {std::move(x), data, static_cast<size_t>(stride)};
 }
 
-// The rows of x in integers, for weights of one width and group size.
-struct IntegerRows {
-  int bits, group_size;
-  std::vector<int16_t> codes;
-  std::vector<float> scales, sums;
-
-  bool fits(const Weights& w) const { return w.bits == bits && w.group_size == group_size; }
-};
-
-bool is_int16(const MatmulRequest& r, const MatmulPart& part) {
-  return r.x_element != Element::f32 && part.w.kind == WeightKind::affine;
+// Bits of x's integers in a product, or 0 where it stays in fp32.
+int x_bits_of(const MatmulRequest& r, const MatmulPart& part) {
+  if (r.x_element == Element::f32 || part.w.kind != WeightKind::affine) {
+    return 0;
+  }
+  return part.w.bits < 8 && r.M <= kIntegerDirectRows ? part.activation_bits : 16;
 }
 
-IntegerRows integer_rows_of(const Rows& x, int M, int K, const Weights& w) {
-  const size_t columns = int16_columns(K, w.group_size), groups = columns / w.group_size;
-  IntegerRows integers{w.bits, w.group_size, std::vector<int16_t>(M * columns),
-                       std::vector<float>(M * groups), std::vector<float>(M * groups)};
+// The rows of x in integers, for weights of one width and group size.
+struct IntegerRows {
+  int bits, group_size, x_bits;
+  Scratch codes;  // [M, integer_columns] of x_bits
+  std::vector<float> scales, sums;
+
+  bool fits(const Weights& w, int wanted_x_bits) const {
+    return w.bits == bits && w.group_size == group_size && wanted_x_bits == x_bits;
+  }
+};
+
+IntegerRows integer_rows_of(const Rows& x, int M, int K, const Weights& w, int x_bits) {
+  const size_t columns = integer_columns(K, w.group_size), groups = columns / w.group_size;
+  const size_t row_floats = columns * x_bits / (8 * sizeof(float));
+  IntegerRows integers{w.bits,
+                       w.group_size,
+                       x_bits,
+                       make_scratch(M * row_floats),
+                       std::vector<float>(M * groups),
+                       std::vector<float>(M * groups)};
   const int rows = static_cast<int>(kWorkPerTask / columns + 1);
   parallel_for((M + rows - 1) / rows, [&](int task) {
     const size_t begin = size_t(task) * rows;
     kernels().quantize_rows(
         x.x + begin * x.stride, x.stride, std::min<int>(rows, M - static_cast<int>(begin)), K,
-        w.group_size, w.bits, integers.codes.data() + begin * columns,
+        w.group_size, w.bits, x_bits, integers.codes.get() + begin * row_floats,
         integers.scales.data() + begin * groups, integers.sums.data() + begin * groups);
   });
   return integers;
@@ -88,9 +99,10 @@ struct Inputs {
 Inputs inputs_of(const MatmulRequest& r) {
   Inputs inputs{rows_of(r), {}};
   for (const MatmulPart& part : r.parts) {
-    const auto fits = [&](const IntegerRows& rows) { return rows.fits(part.w); };
-    if (is_int16(r, part) && std::none_of(inputs.integers.begin(), inputs.integers.end(), fits)) {
-      inputs.integers.push_back(integer_rows_of(inputs.floats, r.M, r.K, part.w));
+    const int x_bits = x_bits_of(r, part);
+    const auto fits = [&](const IntegerRows& rows) { return rows.fits(part.w, x_bits); };
+    if (x_bits != 0 && std::none_of(inputs.integers.begin(), inputs.integers.end(), fits)) {
+      inputs.integers.push_back(integer_rows_of(inputs.floats, r.M, r.K, part.w, x_bits));
     }
   }
   return inputs;
@@ -101,10 +113,11 @@ Matmul problem_of(const MatmulRequest& r, const MatmulPart& part, const Inputs& 
   p.M = r.M;
   p.N = part.N;
   p.K = r.K;
-  if (is_int16(r, part)) {
+  p.x_bits = x_bits_of(r, part);
+  if (p.x_bits != 0) {
     for (const IntegerRows& rows : inputs.integers) {
-      if (rows.fits(part.w)) {
-        p.x_codes = rows.codes.data();
+      if (rows.fits(part.w, p.x_bits)) {
+        p.x_codes = rows.codes.get();
         p.x_scales = rows.scales.data();
         p.x_sums = rows.sums.data();
       }
@@ -132,8 +145,8 @@ struct Tile {
 
 void run_tile(const Matmul& p, const Tile& t) {
   const Kernels& k = kernels();
-  if (p.x_codes != nullptr && p.M <= kInt16DirectRows) {
-    return k.matmul_int16(p, t.m0, t.m1, t.n0, t.n1);
+  if (p.x_codes != nullptr && p.M <= kIntegerDirectRows) {
+    return k.matmul_integers(p, t.m0, t.m1, t.n0, t.n1);
   }
   if (p.x_codes != nullptr) {
     return k.matmul_int16_panel(p, t.m0, t.m1, t.n0, t.n1, thread_scratch(kPanelScratch));
@@ -179,7 +192,7 @@ constexpr int kPanelUnit = std::lcm(kPanelColumns, 2 * kMaxLanes);
 int tile_columns(const MatmulRequest& r, int N) {
   const int rows = std::min(r.M, kPanelRows);
   // Whole tiles of the kernel, and of the integer one as well.
-  const int unit = r.M <= kDirectRows ? 4 : r.M <= kInt16DirectRows ? kPanelColumns : kPanelUnit;
+  const int unit = r.M <= kDirectRows ? 4 : r.M <= kIntegerDirectRows ? kPanelColumns : kPanelUnit;
   const int64_t per_column = int64_t(r.K) * rows * (r.swiglu ? 2 : 1);
   // Above kDirectRows a weight costs about a sixteenth per row of what it costs below.
   const int64_t work = r.M <= kDirectRows ? kWorkPerTask : 16 * kWorkPerTask;

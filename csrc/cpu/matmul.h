@@ -11,6 +11,9 @@ namespace mixbit::cpu {
 struct MatmulPart {
   int N;
   Weights w;
+  // Bits that 16-bit x is rounded to beside affine weights: 16, or 8, which weights of at most 6
+  // bits and at most kIntegerDirectRows rows heed.
+  int activation_bits = 16;
   const void* bias;  // [N] or null
   Element bias_element;
   const void* residual;  // [*, N], added to the product, or null; not with y_rows

@@ -1,11 +1,13 @@
 // Products of affine weights with 16-bit activations in exact integer arithmetic, written once over
-// Codes and Inputs (64 codes of weights, 64 integers of x) and Sums (of their products).
+// X (int16_t or int8_t, the integers of x), Codes and Inputs (64 codes of weights, 64 integers of
+// x) and Sums (of their products).
 //
-// A group of x becomes integers of 16 bits with one scale: x = s q. Then
+// A group of x becomes integers with one scale: x = s q. Then
 //   Σ (scale code + bias) x = scale s Σ code q + bias s Σ q,
-// where both sums are exact integers (255 · 32767 · 128 < 2^31). Rounding q costs 3e-5 of the
-// result, a fiftieth of what bf16 itself does; codes need no conversion to float, which is what the
-// fp32 kernel spends its time on.
+// where both sums are exact integers (255 · 32767 · 128 < 2^31). Rounding q to 16 bits costs 3e-5
+// of the result, a fiftieth of what bf16 itself does; codes need no conversion to float, which is
+// what the fp32 kernel spends its time on. Rounding q to 8 bits, which only those get who ask for
+// it, costs some 7e-3, and half the operations where codes have at most 6 bits.
 //
 // Weights are unpacked 64 at a time, in whatever order is cheapest for their width and the
 // instruction set; the integers of x are stored in the same order, and a sum of
@@ -24,10 +26,28 @@ namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
 typedef float Quad __attribute__((vector_size(16)));
 
+// f of the type of x's integers.
+template <class F>
+static inline void with_integer(int x_bits, const F& f) {
+  return x_bits == 8 ? f(int8_t{}) : f(int16_t{});
+}
+
+// f with a width of codes as template argument; beside x of 8 bits there are none of 8.
+template <class X, class F>
+static inline void with_bits_for(int bits, const F& f) {
+  with_bits(bits, [&]<int width>() {
+    if constexpr (width < 8 || sizeof(X) > 1) {
+      f.template operator()<width>();
+    }
+  });
+}
+
 // ---- x in integers ----------------------------------------------------------------------------
 
 // One group: its integers in their own order, its scale and the scaled sum of the integers.
-static void quantize_group(const float* x, int group, int16_t* q, float& scale, float& scaled_sum) {
+template <class X>
+static void quantize_group(const float* x, int group, X* q, float& scale, float& scaled_sum) {
+  constexpr float top = sizeof(X) == 1 ? 127.f : 32767.f;
   // As integers the magnitudes of floats keep their order, infinities and NaNs at the top.
   int32_t largest_bits = 0;
   for (int j = 0; j < group; ++j) {
@@ -43,35 +63,35 @@ static void quantize_group(const float* x, int group, int16_t* q, float& scale, 
     scaled_sum = scale;
     return;
   }
-  const float inverse = 32767.f / largest;
+  const float inverse = top / largest;
   int32_t sum = 0;
   for (int j = 0; j < group; ++j) {
     // Adding 1.5 · 2^23 leaves the nearest integer in the low bits.
     const int32_t value = bits_as<int32_t>(x[j] * inverse + 12582912.f) - 0x4b400000;
-    q[j] = static_cast<int16_t>(value);
+    q[j] = static_cast<X>(value);
     sum += value;
   }
-  scale = largest / 32767.f;
+  scale = largest / top;
   scaled_sum = scale * static_cast<float>(sum);
 }
 
 // Which of its 64 codes stands at each place of an unpacked unit.
-template <int bits>
+template <class X, int bits>
 struct UnitOrder {
   uint8_t code[kUnit] = {};
 
   constexpr UnitOrder() {
     for (int i = 0; i < kUnit; ++i) {
-      code[i] = static_cast<uint8_t>(code_at(bits, i));
+      code[i] = static_cast<uint8_t>(code_at(X{}, bits, i));
     }
   }
 };
 
-template <int bits>
-static void order_units(int16_t* q, int count) {
-  static constexpr UnitOrder<bits> order;
-  for (int16_t* unit = q; unit < q + count; unit += kUnit) {
-    int16_t own[kUnit];
+template <int bits, class X>
+static void order_units(X* q, int count) {
+  static constexpr UnitOrder<X, bits> order;
+  for (X* unit = q; unit < q + count; unit += kUnit) {
+    X own[kUnit];
     __builtin_memcpy(own, unit, sizeof(own));
     for (int i = 0; i < kUnit; ++i) {
       unit[i] = own[order.code[i]];
@@ -79,9 +99,10 @@ static void order_units(int16_t* q, int count) {
   }
 }
 
+template <class X>
 static void quantize_rows(const float* x, size_t x_stride, int rows, int K, int group, int bits,
-                          int16_t* q, float* scales, float* sums) {
-  const int padded = int16_columns(K, group);
+                          X* q, float* scales, float* sums) {
+  const int padded = integer_columns(K, group);
   for (int m = 0; m < rows; ++m, x += x_stride, q += padded) {
     for (int k = 0; k < K; k += group) {
       quantize_group(x + k, group, q + k, *scales++, *sums++);
@@ -91,8 +112,15 @@ static void quantize_rows(const float* x, size_t x_stride, int rows, int K, int 
       *scales++ = 0.f;
       *sums++ = 0.f;
     }
-    with_bits(bits, [&]<int width>() { order_units<width>(q, padded); });
+    with_bits_for<X>(bits, [&]<int width>() { order_units<width>(q, padded); });
   }
+}
+
+static void quantize_rows(const float* x, size_t x_stride, int rows, int K, int group, int bits,
+                          int x_bits, void* q, float* scales, float* sums) {
+  with_integer(x_bits, [&]<class X>(X) {
+    quantize_rows(x, x_stride, rows, K, group, bits, static_cast<X*>(q), scales, sums);
+  });
 }
 
 // ---- the product ------------------------------------------------------------------------------
@@ -124,12 +152,12 @@ struct QuadWeights {
 };
 
 // y[r] += the product with four groups of R rows of x, starting at group g.
-template <int bits, int group, int R>
+template <class X, int bits, int group, int R>
 MIXBIT_INLINE void add_quad(const Matmul& p, int m, int g, const QuadWeights& w, Quad (&y)[R]) {
   constexpr int units = kQuad * group / kUnit;
   constexpr int sums_per_row = group == 32 ? 2 : 4;  // of 32 there are two groups to a sum
-  const int padded = int16_columns(p.K, group);
-  const int16_t* x = p.x_codes + static_cast<size_t>(m) * padded + g * group;
+  const int padded = integer_columns(p.K, group);
+  const X* x = static_cast<const X*>(p.x_codes) + static_cast<size_t>(m) * padded + g * group;
   for (int line = 0; line < kQuad * group / 8 * bits; line += 64) {
     __builtin_prefetch(w.codes + kPrefetch + line);
   }
@@ -140,9 +168,11 @@ MIXBIT_INLINE void add_quad(const Matmul& p, int m, int g, const QuadWeights& w,
       sum[r] = Sums::zero();
     }
     for (int u = i * units / sums_per_row; u < (i + 1) * units / sums_per_row; ++u) {
-      const auto codes = unpack_unit<bits>(w.codes + u * 8 * bits);
+      Codes<X> codes;
+      unpack_unit<bits>(w.codes + u * 8 * bits, codes);
       for (int r = 0; r < R; ++r) {
-        sum[r].add_products(codes, Inputs::load(x + static_cast<size_t>(r) * padded + u * kUnit));
+        sum[r].add_products(codes,
+                            Inputs<X>::load(x + static_cast<size_t>(r) * padded + u * kUnit));
       }
     }
     for (int r = 0; r < R; ++r) {
@@ -172,14 +202,14 @@ MIXBIT_INLINE void add_quad(const Matmul& p, int m, int g, const QuadWeights& w,
 // y += the product with groups [0, count) of one row of x, eight at a time: on processors whose
 // vectors hold so many, a third of the operations that finish groups is spared. O is Octets, a
 // parameter so that its members are looked for only where it has them.
-template <class O, int bits, int group, class T>
+template <class O, class X, int bits, int group, class T>
 MIXBIT_INLINE void add_octets(const Matmul& p, int m, int count, const uint8_t* codes,
                               const T* scales, const T* biases, Quad& y) {
   constexpr int octet = 2 * kQuad;
   constexpr int fours = group == 32 ? 1 : 2;  // of sums; of 32 there are two groups to a sum
   constexpr int units = octet * group / kUnit / (4 * fours);  // of a sum
-  const int padded = int16_columns(p.K, group);
-  const int16_t* x = p.x_codes + static_cast<size_t>(m) * padded;
+  const int padded = integer_columns(p.K, group);
+  const X* x = static_cast<const X*>(p.x_codes) + static_cast<size_t>(m) * padded;
   const float* x_scales = p.x_scales + static_cast<size_t>(m) * (padded / group);
   const float* x_sums = p.x_sums + static_cast<size_t>(m) * (padded / group);
   for (int g = 0; g < count; g += octet) {
@@ -194,7 +224,9 @@ MIXBIT_INLINE void add_octets(const Matmul& p, int m, int count, const uint8_t* 
       for (Sums& sum : sums) {
         sum = Sums::zero();
         for (int u = 0; u < units; ++u) {
-          sum.add_products(unpack_unit<bits>(codes), Inputs::load(x));
+          Codes<X> unit;
+          unpack_unit<bits>(codes, unit);
+          sum.add_products(unit, Inputs<X>::load(x));
           codes += 8 * bits;
           x += kUnit;
         }
@@ -228,8 +260,8 @@ struct LastQuad {
 };
 
 // sums[r · kPanelColumns] = row m + r times column n.
-template <int bits, int group, int R>
-MIXBIT_INLINE void int16_column(const Matmul& p, int m, int n, float* sums) {
+template <class X, int bits, int group, int R>
+MIXBIT_INLINE void integer_column(const Matmul& p, int m, int n, float* sums) {
   const int groups = p.K / group, whole = groups / kQuad * kQuad;
   const uint8_t* codes =
       static_cast<const uint8_t*>(p.w.data) + n * (static_cast<size_t>(p.K / 8) * bits);
@@ -245,8 +277,8 @@ MIXBIT_INLINE void int16_column(const Matmul& p, int m, int n, float* sums) {
   if constexpr (R == 1 && !std::is_void_v<Octets>) {
     g = groups / (2 * kQuad) * (2 * kQuad);
     with_element(p.w.element, [&]<class T>(T) {
-      add_octets<Octets, bits, group>(p, m, g, codes, reinterpret_cast<const T*>(scales),
-                                      reinterpret_cast<const T*>(biases), y[0]);
+      add_octets<Octets, X, bits, group>(p, m, g, codes, reinterpret_cast<const T*>(scales),
+                                         reinterpret_cast<const T*>(biases), y[0]);
     });
   }
   for (; g < groups; g += kQuad) {
@@ -258,20 +290,20 @@ MIXBIT_INLINE void int16_column(const Matmul& p, int m, int n, float* sums) {
       w = {last.codes, load_quad(last.scales, Element::f32, 0),
            load_quad(last.biases, Element::f32, 0)};
     }
-    add_quad<bits, group, R>(p, m, g, w, y);
+    add_quad<X, bits, group, R>(p, m, g, w, y);
   }
   for (int r = 0; r < R; ++r) {
     sums[r * kPanelColumns] = (y[r][0] + y[r][2]) + (y[r][1] + y[r][3]);
   }
 }
 
-template <int bits, int group, int R>
-static void int16_row_tile(const Matmul& p, int m, int n0, int n1) {
+template <class X, int bits, int group, int R>
+static void integer_row_tile(const Matmul& p, int m, int n0, int n1) {
   for (int n = n0; n < n1; n += kPanelColumns) {
     const int columns = n1 - n < kPanelColumns ? n1 - n : kPanelColumns;
     float sums[R][kPanelColumns];
     for (int c = 0; c < columns; ++c) {
-      int16_column<bits, group, R>(p, m, n + c, sums[0] + c);
+      integer_column<X, bits, group, R>(p, m, n + c, sums[0] + c);
     }
     for (int r = 0; r < R; ++r) {
       write_row(p, m + r, n, columns, sums[r]);
@@ -279,34 +311,36 @@ static void int16_row_tile(const Matmul& p, int m, int n0, int n1) {
   }
 }
 
-template <int bits, int group>
-static void int16_tile(const Matmul& p, int m0, int m1, int n0, int n1) {
+template <class X, int bits, int group>
+static void integer_tile(const Matmul& p, int m0, int m1, int n0, int n1) {
   int m = m0;
   for (; m + 4 <= m1; m += 4) {
-    int16_row_tile<bits, group, 4>(p, m, n0, n1);
+    integer_row_tile<X, bits, group, 4>(p, m, n0, n1);
   }
   switch (m1 - m) {
     case 3:
-      return int16_row_tile<bits, group, 3>(p, m, n0, n1);
+      return integer_row_tile<X, bits, group, 3>(p, m, n0, n1);
     case 2:
-      return int16_row_tile<bits, group, 2>(p, m, n0, n1);
+      return integer_row_tile<X, bits, group, 2>(p, m, n0, n1);
     case 1:
-      return int16_row_tile<bits, group, 1>(p, m, n0, n1);
+      return integer_row_tile<X, bits, group, 1>(p, m, n0, n1);
     default:
       return;
   }
 }
 
-static void matmul_int16(const Matmul& p, int m0, int m1, int n0, int n1) {
-  with_bits(p.w.bits, [&]<int bits>() {
-    switch (p.w.group_size) {
-      case 32:
-        return int16_tile<bits, 32>(p, m0, m1, n0, n1);
-      case 64:
-        return int16_tile<bits, 64>(p, m0, m1, n0, n1);
-      default:
-        return int16_tile<bits, 128>(p, m0, m1, n0, n1);
-    }
+static void matmul_integers(const Matmul& p, int m0, int m1, int n0, int n1) {
+  with_integer(p.x_bits, [&]<class X>(X) {
+    with_bits_for<X>(p.w.bits, [&]<int bits>() {
+      switch (p.w.group_size) {
+        case 32:
+          return integer_tile<X, bits, 32>(p, m0, m1, n0, n1);
+        case 64:
+          return integer_tile<X, bits, 64>(p, m0, m1, n0, n1);
+        default:
+          return integer_tile<X, bits, 128>(p, m0, m1, n0, n1);
+      }
+    });
   });
 }
 

@@ -26,7 +26,7 @@ static_assert(kIntegerColumns * (kPanelDepth / 2 + 2 * (kPanelDepth / 32) + kQua
 template <int bits>
 static constexpr int half_run() {
   int run = 0;
-  while (run < kPairs / 2 && code_at(bits, 2 * run) < kUnit / 2) {
+  while (run < kPairs / 2 && code_at(int16_t{}, bits, 2 * run) < kUnit / 2) {
     ++run;
   }
   return run;
@@ -35,7 +35,7 @@ static constexpr int half_run() {
 template <int bits>
 static constexpr bool runs_are_regular() {
   for (int i = 0; i < kUnit; ++i) {
-    if ((code_at(bits, i) >= kUnit / 2) != (i / 2 / half_run<bits>() % 2 == 1)) {
+    if ((code_at(int16_t{}, bits, i) >= kUnit / 2) != (i / 2 / half_run<bits>() % 2 == 1)) {
       return false;
     }
   }
@@ -67,7 +67,8 @@ static void pack_column(const Matmul& p, int n, int unit, int units, IntegerPane
       __builtin_memcpy(padded, source, 4 * bits);  // half a unit is left
       source = padded;
     }
-    const Codes codes = unpack_unit<bits>(source);
+    Codes<int16_t> codes;
+    unpack_unit<bits>(source, codes);
     static_assert(sizeof(codes) == kUnit * sizeof(int16_t));
     uint32_t pairs[kPairs];
     __builtin_memcpy(pairs, &codes, sizeof(pairs));
@@ -111,12 +112,13 @@ template <int bits, int group, int R>
 static inline void add_group(const Matmul& p, int m, int g, int unit, const IntegerPanel& panel,
                              float* acc) {
   static_assert(runs_are_regular<bits>());
-  const size_t stride = int16_columns(p.K, group);
+  const size_t stride = integer_columns(p.K, group);
   TileSums<R> sums;
   for (int r = 0; r < R; ++r) {
     sums[r][0] = sums[r][1] = ColumnSums::zero();
   }
-  const int16_t* x = p.x_codes + m * stride + static_cast<size_t>(g) * group / kUnit * kUnit;
+  const int16_t* x = static_cast<const int16_t*>(p.x_codes) + m * stride +
+                     static_cast<size_t>(g) * group / kUnit * kUnit;
   const int16_t* w =
       panel.codes + static_cast<size_t>(g * group / kUnit - unit) * kUnit * kIntegerColumns;
   if constexpr (group >= kUnit) {

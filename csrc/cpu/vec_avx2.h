@@ -133,19 +133,22 @@ static inline void unpack_e4m3(const uint8_t* block, Vec (&out)[4]) {
 
 // ---- integers -----------------------------------------------------------------------------------
 
-// 64 codes, or 64 integers of x, as 16-bit lanes.
+// 64 codes, or 64 integers of x, in lanes as wide as X, the type of those integers.
+template <class X>
 struct Codes {
-  __m256i v[4];
+  __m256i v[2 * sizeof(X)];
 
-  static Codes load(const int16_t* p) {
+  static Codes load(const X* p) {
     Codes codes;
-    for (int j = 0; j < 4; ++j) {
-      codes.v[j] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16 * j));
+    for (__m256i& v : codes.v) {
+      v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+      p += sizeof(v) / sizeof(X);
     }
     return codes;
   }
 };
-using Inputs = Codes;
+template <class X>
+using Inputs = Codes<X>;
 
 // 8 x int32; the lower four are of the first 32 codes of a unit.
 struct Sums {
@@ -153,10 +156,16 @@ struct Sums {
 
   static Sums zero() { return {_mm256_setzero_si256()}; }
   // Neighbouring products are added in pairs.
-  void add_products(const Codes& a, const Inputs& b) {
+  void add_products(const Codes<int16_t>& a, const Inputs<int16_t>& b) {
     for (int j = 0; j < 4; ++j) {
       v = _mm256_add_epi32(v, _mm256_madd_epi16(a.v[j], b.v[j]));
     }
+  }
+  // Codes of at most 6 bits: the sum of four products fits 16 bits, 4 · 63 · 127 < 2^15.
+  void add_products(const Codes<int8_t>& a, const Inputs<int8_t>& b) {
+    const __m256i fours = _mm256_add_epi16(_mm256_maddubs_epi16(a.v[0], b.v[0]),
+                                           _mm256_maddubs_epi16(a.v[1], b.v[1]));
+    v = _mm256_add_epi32(v, _mm256_madd_epi16(fours, _mm256_set1_epi16(1)));
   }
   __m256i folded() const { return v; }
 };
@@ -176,9 +185,9 @@ struct ColumnSums {
   Vec to_float() const { return {_mm256_cvtepi32_ps(v)}; }
 };
 
-// Which of a unit's 64 codes unpack_unit puts at place i of its four registers. The lower half of
-// every register comes from the first 32 codes.
-static constexpr int code_at(int bits, int i) {
+// Which of a unit's 64 codes unpack_unit puts at place i of its registers. The lower half of every
+// register comes from the first 32 codes.
+static constexpr int code_at(int16_t, int bits, int i) {
   const int j = i / 16, half = i % 16 / 8, lane = i % 8;
   switch (bits) {
     case 2:
@@ -190,6 +199,18 @@ static constexpr int code_at(int bits, int i) {
       return 32 * half + 16 * (j / 2) + 2 * lane + j % 2;
   }
 }
+static constexpr int code_at(int8_t, int bits, int i) {
+  const int j = i / 32, half = i % 32 / 16, lane = i % 16;
+  switch (bits) {
+    case 2:
+      return 32 * half + 4 * (lane % 8) + 2 * j + lane / 8;
+    case 3:
+    case 4:
+      return 32 * half + 2 * lane + j;
+    default:
+      return 32 * half + 16 * j + lane;
+  }
+}
 
 static inline __m256i load_halves(const uint8_t* low, const uint8_t* high) {
   return _mm256_inserti128_si256(
@@ -197,31 +218,66 @@ static inline __m256i load_halves(const uint8_t* low, const uint8_t* high) {
       _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
 }
 
-// 64 codes as 16-bit lanes. Words of 16 bits that hold several codes each at the same places give
-// up one code a register by a shift and a mask. For 4 bits the packed words are such; for the
-// others a shuffle collects the bytes of each word's codes, and a product with a power of two, the
-// variable shift that 16-bit lanes lack, moves them to the top of the word. Loads stay inside the
-// unit.
+// Words of 16 bits that hold several codes each at the same places. For 4 bits the packed words are
+// such; for the others a shuffle collects the bytes of each word's codes, and a product with a
+// power of two, the variable shift that 16-bit lanes lack, moves them to the top of the word. Loads
+// stay inside the unit.
+
+// 2 bits: eight codes a word, each word twice, once shifted down by a code.
+MIXBIT_INLINE __m256i words_of_2(const uint8_t* unit) {
+  const __m256i words = _mm256_permute4x64_epi64(
+      _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(unit))), 0x50);
+  return _mm256_srlv_epi64(words, _mm256_setr_epi64x(0, 2, 0, 2));
+}
+
+// 3 bits: four codes a word, of three bytes the first two, moved up by 4 bits, and the last two.
+MIXBIT_INLINE __m256i words_of_3(const uint8_t* unit) {
+  const __m256i bytes =
+      _mm256_shuffle_epi8(load_halves(unit, unit + 8),
+                          _mm256_setr_epi8(0, 1, 1, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9, 10, 10, 11,  //
+                                           4, 5, 5, 6, 7, 8, 8, 9, 10, 11, 11, 12, 13, 14, 14, 15));
+  return _mm256_mullo_epi16(bytes, _mm256_set1_epi32(1 << 16 | 16));
+}
+
+// 5 and 6 bits: two codes a word, those of 16 s … 16 s + 15 and of 32 codes after. Those of 5 bits
+// lie so close that one load brings both halves.
 template <int bits>
-MIXBIT_INLINE Codes unpack_unit(const uint8_t* unit) {
-  Codes out;
+MIXBIT_INLINE __m256i words_of(const uint8_t* unit, int s) {
+  const int low = 2 * bits * s, high = 2 * bits * (2 + s);
+  const int low_start = bits == 5 ? 8 * s : low;
+  const int high_start = bits == 5 ? 8 * s + 16 : high < 8 * bits - 16 ? high : 8 * bits - 16;
+  const __m256i bytes = bits == 5
+                            ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit + low_start))
+                            : load_halves(unit + low_start, unit + high_start);
+  auto pair = [&](int i, int skip) __attribute__((always_inline)) {
+    const int byte = skip + 2 * bits * i / 8;
+    return static_cast<short>(byte | (byte + 1) << 8);
+  };
+  auto factor = [](int i) { return static_cast<short>(1 << (16 - 2 * bits - 2 * bits * i % 8)); };
+  const int first = low - low_start, second = high - high_start;
+  const __m256i shuffle =
+      _mm256_setr_epi16(pair(0, first), pair(1, first), pair(2, first), pair(3, first),
+                        pair(4, first), pair(5, first), pair(6, first), pair(7, first),
+                        pair(0, second), pair(1, second), pair(2, second), pair(3, second),
+                        pair(4, second), pair(5, second), pair(6, second), pair(7, second));
+  const __m256i factors = _mm256_setr_epi16(
+      factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7),
+      factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7));
+  return _mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, shuffle), factors);
+}
+
+// 64 codes as 16-bit lanes: words give up one code a register by a shift and a mask.
+template <int bits>
+MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int16_t>& out) {
   const __m256i mask = _mm256_set1_epi16((1 << bits) - 1);
   if constexpr (bits == 2) {
-    // Eight codes a word; each word twice, once shifted down by a code.
-    const __m256i words = _mm256_permute4x64_epi64(
-        _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(unit))), 0x50);
-    const __m256i both = _mm256_srlv_epi64(words, _mm256_setr_epi64x(0, 2, 0, 2));
-    out.v[0] = _mm256_and_si256(both, mask);
-    out.v[1] = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
-    out.v[2] = _mm256_and_si256(_mm256_srli_epi16(both, 8), mask);
-    out.v[3] = _mm256_and_si256(_mm256_srli_epi16(both, 12), mask);
+    const __m256i words = words_of_2(unit);
+    out.v[0] = _mm256_and_si256(words, mask);
+    out.v[1] = _mm256_and_si256(_mm256_srli_epi16(words, 4), mask);
+    out.v[2] = _mm256_and_si256(_mm256_srli_epi16(words, 8), mask);
+    out.v[3] = _mm256_and_si256(_mm256_srli_epi16(words, 12), mask);
   } else if constexpr (bits == 3) {
-    // Four codes a word: of three bytes the first two, moved up by 4 bits, and the last two.
-    const __m256i bytes = _mm256_shuffle_epi8(
-        load_halves(unit, unit + 8),
-        _mm256_setr_epi8(0, 1, 1, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9, 10, 10, 11,  //
-                         4, 5, 5, 6, 7, 8, 8, 9, 10, 11, 11, 12, 13, 14, 14, 15));
-    const __m256i words = _mm256_mullo_epi16(bytes, _mm256_set1_epi32(1 << 16 | 16));
+    const __m256i words = words_of_3(unit);
     out.v[0] = _mm256_and_si256(_mm256_srli_epi16(words, 4), mask);
     out.v[1] = _mm256_and_si256(_mm256_srli_epi16(words, 7), mask);
     out.v[2] = _mm256_and_si256(_mm256_srli_epi16(words, 10), mask);
@@ -239,37 +295,42 @@ MIXBIT_INLINE Codes unpack_unit(const uint8_t* unit) {
       out.v[2 * s + 1] = _mm256_srli_epi16(words, 8);
     }
   } else {
-    // 5 and 6 bits: two codes a word, sixteen codes a half register. Those of 5 bits lie so close
-    // that one load brings both halves.
     for (int s = 0; s < 2; ++s) {
-      const int low = 2 * bits * s, high = 2 * bits * (2 + s);
-      const int low_start = bits == 5 ? 8 * s : low;
-      const int high_start = bits == 5 ? 8 * s + 16 : high < 8 * bits - 16 ? high : 8 * bits - 16;
-      const __m256i bytes =
-          bits == 5 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit + low_start))
-                    : load_halves(unit + low_start, unit + high_start);
-      auto pair = [&](int i, int skip) __attribute__((always_inline)) {
-        const int byte = skip + 2 * bits * i / 8;
-        return static_cast<short>(byte | (byte + 1) << 8);
-      };
-      auto factor = [](int i) {
-        return static_cast<short>(1 << (16 - 2 * bits - 2 * bits * i % 8));
-      };
-      const int first = low - low_start, second = high - high_start;
-      const __m256i shuffle =
-          _mm256_setr_epi16(pair(0, first), pair(1, first), pair(2, first), pair(3, first),
-                            pair(4, first), pair(5, first), pair(6, first), pair(7, first),
-                            pair(0, second), pair(1, second), pair(2, second), pair(3, second),
-                            pair(4, second), pair(5, second), pair(6, second), pair(7, second));
-      const __m256i factors = _mm256_setr_epi16(
-          factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7),
-          factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7));
-      const __m256i words = _mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, shuffle), factors);
+      const __m256i words = words_of<bits>(unit, s);
       out.v[2 * s] = _mm256_and_si256(_mm256_srli_epi16(words, 16 - 2 * bits), mask);
       out.v[2 * s + 1] = _mm256_srli_epi16(words, 16 - bits);
     }
   }
-  return out;
+}
+
+// 64 codes as bytes: words give up two codes a register, one in each byte.
+template <int bits>
+MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int8_t>& out) {
+  const __m256i mask = _mm256_set1_epi8((1 << bits) - 1);
+  const __m256i high_bytes = _mm256_set1_epi16(static_cast<short>(0xff00));
+  if constexpr (bits == 2) {
+    const __m256i words = words_of_2(unit);
+    out.v[0] = _mm256_and_si256(words, mask);
+    out.v[1] = _mm256_and_si256(_mm256_srli_epi16(words, 4), mask);
+  } else if constexpr (bits == 3) {
+    // Two neighbouring codes in the lower bits of either byte.
+    const __m256i words = words_of_3(unit);
+    const __m256i pairs =
+        _mm256_blendv_epi8(_mm256_srli_epi16(words, 4), _mm256_srli_epi16(words, 2), high_bytes);
+    out.v[0] = _mm256_and_si256(pairs, mask);
+    out.v[1] = _mm256_and_si256(_mm256_srli_epi16(pairs, 3), mask);
+  } else if constexpr (bits == 4) {
+    const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit));
+    out.v[0] = _mm256_and_si256(words, mask);
+    out.v[1] = _mm256_and_si256(_mm256_srli_epi16(words, 4), mask);
+  } else {
+    for (int s = 0; s < 2; ++s) {
+      const __m256i words = words_of<bits>(unit, s);
+      const __m256i codes = _mm256_blendv_epi8(_mm256_srli_epi16(words, 16 - 2 * bits),
+                                               _mm256_srli_epi16(words, 8 - bits), high_bytes);
+      out.v[s] = _mm256_and_si256(codes, mask);
+    }
+  }
 }
 
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

@@ -142,15 +142,22 @@ static inline void unpack_e4m3(const uint8_t* block, Vec (&out)[2]) {
 
 // ---- integers -----------------------------------------------------------------------------------
 
-// 64 codes, or 64 integers of x, as 16-bit lanes.
+// 64 codes, or 64 integers of x, in lanes as wide as X, the type of those integers.
+template <class X>
 struct Codes {
-  __m512i v[2];
+  __m512i v[sizeof(X)];
 
-  static Codes load(const int16_t* p) {
-    return {{_mm512_loadu_si512(p), _mm512_loadu_si512(p + 32)}};
+  static Codes load(const X* p) {
+    Codes codes;
+    for (__m512i& v : codes.v) {
+      v = _mm512_loadu_si512(p);
+      p += sizeof(v) / sizeof(X);
+    }
+    return codes;
   }
 };
-using Inputs = Codes;
+template <class X>
+using Inputs = Codes<X>;
 
 // 16 x int32; the first and the third quarter are of the first 32 codes of a unit.
 struct Sums {
@@ -158,7 +165,7 @@ struct Sums {
 
   static Sums zero() { return {_mm512_setzero_si512()}; }
   // Neighbouring products are added in pairs.
-  void add_products(const Codes& a, const Inputs& b) {
+  void add_products(const Codes<int16_t>& a, const Inputs<int16_t>& b) {
     for (int j = 0; j < 2; ++j) {
 #if defined(__AVX512VNNI__)
       v = _mm512_dpwssd_epi32(v, a.v[j], b.v[j]);
@@ -166,6 +173,15 @@ struct Sums {
       v = _mm512_add_epi32(v, _mm512_madd_epi16(a.v[j], b.v[j]));
 #endif
     }
+  }
+  // Codes of at most 6 bits: the sum of two products fits 16 bits, 2 · 63 · 127 < 2^15.
+  void add_products(const Codes<int8_t>& a, const Inputs<int8_t>& b) {
+#if defined(__AVX512VNNI__)
+    v = _mm512_dpbusd_epi32(v, a.v[0], b.v[0]);
+#else
+    const __m512i twos = _mm512_maddubs_epi16(a.v[0], b.v[0]);
+    v = _mm512_add_epi32(v, _mm512_madd_epi16(twos, _mm512_set1_epi16(1)));
+#endif
   }
   // 8 x int32, the lower four of the first 32 codes.
   __m256i folded() const {
@@ -192,10 +208,10 @@ struct ColumnSums {
   Vec to_float() const { return {_mm512_cvtepi32_ps(v)}; }
 };
 
-// Each 16-bit lane gets a word of two neighbouring bytes that holds 2, 4 or 8 whole codes; two
-// shifts by a count per lane and a mask then take a code each out of it. The second and the fourth
-// quarter of a register work on the last 32 codes of the unit. A word serves as many lanes as it
-// holds pairs of codes.
+// 64 codes as 16-bit lanes. Each lane gets a word of two neighbouring bytes that holds 2, 4 or 8
+// whole codes; two shifts by a count per lane and a mask then take a code each out of it. The
+// second and the fourth quarter of a register work on the last 32 codes of the unit. A word serves
+// as many lanes as it holds pairs of codes.
 struct Place {
   int code;   // of the unit
   int byte;   // where its word starts
@@ -212,9 +228,13 @@ static constexpr Place place_at(int bits, int i) {
           bit % 8 + position * bits};
 }
 
-// Which of a unit's 64 codes unpack_unit puts at place i of its two registers.
-static constexpr int code_at(int bits, int i) {
+// Which of a unit's 64 codes unpack_unit puts at place i of its registers: of bytes, quarters take
+// turns between the first and the last 32 codes.
+static constexpr int code_at(int16_t, int bits, int i) {
   return place_at(bits, i).code;
+}
+static constexpr int code_at(int8_t, int, int i) {
+  return 32 * (i / 16 % 2) + 16 * (i / 32) + i % 16;
 }
 
 template <int bits>
@@ -242,15 +262,46 @@ MIXBIT_INLINE __m512i words_of(const uint8_t* unit) {
 }
 
 template <int bits>
-MIXBIT_INLINE Codes unpack_unit(const uint8_t* unit) {
+MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int16_t>& out) {
   static constexpr auto shifts =
       PerLane<int16_t, 64>::of([](int i) { return place_at(bits, i).shift; });
   const __m512i words = words_of<bits>(unit), mask = _mm512_set1_epi16((1 << bits) - 1);
-  Codes out;
   for (int j = 0; j < 2; ++j) {
     out.v[j] = _mm512_and_si512(_mm512_srlv_epi16(words, shifts.load(j)), mask);
   }
-  return out;
+}
+
+// 64 codes as bytes. With VBMI eight bytes that hold eight codes are brought together and each
+// takes its bits out of them; without it a word gets the two bytes that hold two codes, of which
+// the second moves to the upper byte.
+template <int bits>
+MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int8_t>& out) {
+  const __m512i bytes = _mm512_maskz_loadu_epi8(~0ull >> (64 - 8 * bits), unit);
+  const __m512i mask = _mm512_set1_epi8((1 << bits) - 1);
+#if defined(__AVX512VBMI__)
+  static constexpr auto order = PerLane<int8_t, 64>::of(
+      [](int i) { return code_at(int8_t{}, bits, i / 8 * 8) / 8 * bits + i % 8 % bits; });
+  static constexpr auto shifts = PerLane<int8_t, 64>::of([](int i) { return i % 8 * bits; });
+  const __m512i eights = _mm512_permutexvar_epi8(order.load(), bytes);
+  out.v[0] = _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts.load(), eights), mask);
+#else
+  // The bytes of a quarter lie within four 32-bit words of the unit: these come first.
+  static constexpr auto bit = [](int i) { return code_at(int8_t{}, bits, i / 2 * 2) * bits; };
+  static constexpr auto start = [](int quarter) { return bit(16 * quarter) / 32; };
+  static constexpr auto dwords = PerLane<int32_t, 16>::of([](int i) {
+    const int at = start(i / 4) + i % 4;
+    return at < 2 * bits ? at : 0;
+  });
+  static constexpr auto order =
+      PerLane<int8_t, 64>::of([](int i) { return bit(i) / 8 + i % 2 - 4 * start(i / 16); });
+  static constexpr auto shifts = PerLane<int16_t, 32>::of([](int i) { return bit(2 * i) % 8; });
+  const __m512i words =
+      _mm512_shuffle_epi8(_mm512_permutexvar_epi32(dwords.load(), bytes), order.load());
+  const __m512i pairs = _mm512_srlv_epi16(words, shifts.load());
+  const __m512i codes =
+      _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaa, pairs, _mm512_slli_epi16(pairs, 8 - bits));
+  out.v[0] = _mm512_and_si512(codes, mask);
+#endif
 }
 
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

@@ -80,23 +80,26 @@ static inline void unpack_e4m3(const uint8_t* block, Vec (&out)[4]) {
 // ---- integers -----------------------------------------------------------------------------------
 
 // 64 codes, or 64 integers of x.
+template <class X>
 struct Codes {
-  int16_t v[64];
+  X v[64];
 
-  static Codes load(const int16_t* p) {
+  static Codes load(const X* p) {
     Codes codes;
     __builtin_memcpy(&codes, p, sizeof(codes));
     return codes;
   }
 };
-using Inputs = Codes;
+template <class X>
+using Inputs = Codes<X>;
 
 // 8 x int32; the lower four are of the first 32 codes of a unit.
 struct Sums {
   int32_t v[8];
 
   static Sums zero() { return {}; }
-  void add_products(const Codes& a, const Inputs& b) {
+  template <class X>
+  void add_products(const Codes<X>& a, const Inputs<X>& b) {
     for (int i = 0; i < 64; ++i) {
       v[i / 32 * 4 + i % 4] += a.v[i] * b.v[i];
     }
@@ -162,21 +165,20 @@ static inline Totals totals(const Sums (&a)[2]) {
 using Octets = void;  // four groups fill a vector here
 
 // Which of a unit's 64 codes unpack_unit puts at place i: they keep their own order here.
-static constexpr int code_at(int, int i) {
+template <class X>
+static constexpr int code_at(X, int, int i) {
   return i;
 }
 
-template <int bits>
-MIXBIT_INLINE Codes unpack_unit(const uint8_t* unit) {
-  Codes codes;
+template <int bits, class X>
+MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<X>& out) {
   for (int j = 0; j < 8; ++j) {
     uint64_t word = 0;
     __builtin_memcpy(&word, unit + j * bits, bits);
     for (int i = 0; i < 8; ++i) {
-      codes.v[8 * j + i] = static_cast<int16_t>((word >> (i * bits)) & ((1u << bits) - 1));
+      out.v[8 * j + i] = static_cast<X>((word >> (i * bits)) & ((1u << bits) - 1));
     }
   }
-  return codes;
 }
 
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

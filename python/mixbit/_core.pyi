@@ -9,10 +9,10 @@ import mlx.core
 
 class Weight:
     """
-    A weight matrix [N, K] or a stack of them, packed or (without scales) dense, with its bias [N] and the dtype of its product.
+    A weight matrix [N, K] or a stack of them, packed or (without scales) dense, with its bias [N], the dtype of its product, and the bits that a 16-bit x is rounded to on a CPU.
     """
 
-    def __init__(self, w: mlx.core.array, scales: mlx.core.array | None = None, biases: mlx.core.array | None = None, *, bias: mlx.core.array | None = None, group_size: int = 64, bits: int = 4, mode: str = 'affine', dtype: mlx.core.Dtype | None = None) -> None: ...
+    def __init__(self, w: mlx.core.array, scales: mlx.core.array | None = None, biases: mlx.core.array | None = None, *, bias: mlx.core.array | None = None, group_size: int = 64, bits: int = 4, mode: str = 'affine', dtype: mlx.core.Dtype | None = None, activation_bits: int = 16) -> None: ...
 
 class Norm:
     """An RMSNorm of x [..., K] that is part of a product."""

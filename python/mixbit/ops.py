@@ -108,6 +108,7 @@ def _native(core: ModuleType, weight: Weight) -> Any:
         bits=weight.bits,
         mode=weight.mode,
         dtype=weight.dtype,
+        activation_bits=weight.activation_bits,
     )
 
 

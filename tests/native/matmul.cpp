@@ -101,8 +101,23 @@ class Weight {
   std::unique_ptr<Guarded> codes_, bytes_;
 };
 
+// What remains of x when each group becomes integers of 8 bits with one scale.
+void round_to_8_bits(std::vector<double>& x, int group) {
+  for (size_t g = 0; g < x.size(); g += group) {
+    float largest = 0;
+    for (size_t i = g; i < g + group; ++i) {
+      largest = std::fmax(largest, std::fabs(static_cast<float>(x[i])));
+    }
+    const float inverse = 127 / largest;
+    for (size_t i = g; i < g + group; ++i) {
+      x[i] = std::nearbyint(static_cast<float>(x[i]) * inverse) * (largest / 127.);
+    }
+  }
+}
+
+// With `rounded` x in groups of as many values as integers of 8 bits.
 std::vector<double> product(const Array& x, int M, int K, const std::vector<double>& w, int N,
-                            const Array* norm = nullptr) {
+                            const Array* norm = nullptr, int rounded = 0) {
   std::vector<double> y(size_t(M) * N), row(K);
   for (int m = 0; m < M; ++m) {
     double squares = 0;
@@ -112,6 +127,9 @@ std::vector<double> product(const Array& x, int M, int K, const std::vector<doub
     }
     for (int k = 0; k < K && norm != nullptr; ++k) {
       row[k] *= (*norm)[k] / std::sqrt(squares / K + kEps);
+    }
+    if (rounded != 0) {
+      round_to_8_bits(row, rounded);
     }
     for (int n = 0; n < N; ++n) {
       double sum = 0;
@@ -137,8 +155,10 @@ struct Shape {
   int M, K, N;
 };
 
-// With `dressed` also the norm before the product, and bias and residual after it.
-void test_one(Report& report, const Format& f, Element e, const Shape& s, bool dressed) {
+// With `dressed` also the norm before the product, and bias and residual after it. The norm is left
+// out beside integers of 8 bits: a difference in its last place may become one of a whole step.
+void test_one(Report& report, const Format& f, Element e, const Shape& s, bool dressed,
+              int activation_bits = 16) {
   Random random(uint64_t(s.M) << 40 | uint64_t(s.K) << 20 | s.N);
   const Array x = Array::normal(random, e, size_t(s.M) * s.K);
   const Weight w(random, f, s.N, s.K);
@@ -152,11 +172,17 @@ void test_one(Report& report, const Format& f, Element e, const Shape& s, bool d
   request.x = x.data();
   request.x_element = e;
   request.parts = {part_of(s.N, w.weights, &y)};
-  std::vector<double> want = product(x, s.M, s.K, w.values, s.N, dressed ? &norm : nullptr);
-  if (dressed) {
+  request.parts[0].activation_bits = activation_bits;
+  const bool rounded = activation_bits == 8 && s.M <= kIntegerDirectRows;
+  const bool normed = dressed && !rounded;
+  std::vector<double> want =
+      product(x, s.M, s.K, w.values, s.N, normed ? &norm : nullptr, rounded ? f.group : 0);
+  if (normed) {
     request.norm = norm.data();
     request.norm_element = norm.element;
     request.eps = kEps;
+  }
+  if (dressed) {
     request.parts[0].bias = bias.data();
     request.parts[0].bias_element = bias.element;
     request.parts[0].residual = residual.data();
@@ -167,10 +193,10 @@ void test_one(Report& report, const Format& f, Element e, const Shape& s, bool d
   }
   matmul(request);
   const bool integers = f.kind == WeightKind::affine && e != Element::f32;
-  const double allowed = std::fmax(tolerance(y.element), integers ? 1e-4 : 1e-6);
+  const double allowed = std::fmax(tolerance(y.element), integers && !rounded ? 1e-4 : 1e-6);
   const double error = relative_error(y, want);
   report.expect(error <= allowed && y.intact(), "matmul ", name_of(f), " x ", native::name_of(e),
-                " ", s.M, "x", s.K, "x", s.N, ": ", error);
+                " of ", activation_bits, " bits ", s.M, "x", s.K, "x", s.N, ": ", error);
   if (integers) {
     report.digest(y.data(), y.bytes());
   }
@@ -178,7 +204,7 @@ void test_one(Report& report, const Format& f, Element e, const Shape& s, bool d
 
 // Several matrices of unlike formats that share rows of x, picked and put elsewhere by index; and
 // row by row, which must give the same bits.
-void test_parts(Report& report) {
+void test_parts(Report& report, int activation_bits) {
   const int K = 256, tokens = 5, rows = 9, Ns[] = {7, 24, 13};
   const Format formats[] = {{WeightKind::affine, 3, 32, Element::f16},
                             {WeightKind::affine, 8, 128, Element::bf16},
@@ -200,10 +226,13 @@ void test_parts(Report& report) {
     ys.emplace_back(Element::bf16, size_t(tokens) * Ns[i]);
     singles.emplace_back(Element::bf16, size_t(tokens) * Ns[i]);
     request.parts.push_back(part_of(Ns[i], weights[i].weights, &ys[i]));
+    request.parts[i].activation_bits = activation_bits;
   }
   matmul(request);
   for (int i = 0; i < 3; ++i) {
-    const std::vector<double> all = product(x, rows, K, weights[i].values, Ns[i]);
+    const bool rounded = activation_bits == 8 && i == 0;  // the others have more than 6 bits
+    const std::vector<double> all =
+        product(x, rows, K, weights[i].values, Ns[i], nullptr, rounded ? formats[i].group : 0);
     std::vector<double> want(size_t(tokens) * Ns[i]);
     for (int m = 0; m < tokens; ++m) {
       for (int n = 0; n < Ns[i]; ++n) {
@@ -211,7 +240,8 @@ void test_parts(Report& report) {
       }
     }
     const double error = relative_error(ys[i], want);
-    report.expect(error <= tolerance(Element::bf16), "parts ", name_of(formats[i]), ": ", error);
+    report.expect(error <= tolerance(Element::bf16), "parts ", name_of(formats[i]), " x of ",
+                  activation_bits, " bits: ", error);
   }
   MatmulRequest single = request;
   single.M = 1;
@@ -229,7 +259,7 @@ void test_parts(Report& report) {
   }
 }
 
-void test_gate_and_up(Report& report, Element e, const Shape& s) {
+void test_gate_and_up(Report& report, Element e, const Shape& s, int activation_bits) {
   Random random(s.M);
   const Array x = Array::normal(random, e, size_t(s.M) * s.K, 0.1);
   const Weight gate(random, {WeightKind::affine, 4, 64, Element::f32}, s.N, s.K);
@@ -242,20 +272,28 @@ void test_gate_and_up(Report& report, Element e, const Shape& s) {
   request.x_element = e;
   request.swiglu = true;
   request.parts = {part_of(s.N, gate.weights, &y), part_of(s.N, up.weights, nullptr)};
+  const bool rounded = activation_bits == 8 && e != Element::f32 && s.M <= kIntegerDirectRows;
+  for (MatmulPart& part : request.parts) {
+    part.activation_bits = activation_bits;
+  }
   matmul(request);
-  std::vector<double> want = product(x, s.M, s.K, gate.values, s.N);
-  const std::vector<double> factor = product(x, s.M, s.K, up.values, s.N);
+  auto half = [&](const Weight& w) {
+    const int group = rounded ? w.weights.group_size : 0;
+    return product(x, s.M, s.K, w.values, s.N, nullptr, group);
+  };
+  std::vector<double> want = half(gate);
+  const std::vector<double> factor = half(up);
   for (size_t i = 0; i < want.size(); ++i) {
     want[i] *= factor[i] / (1 + std::exp(-want[i]));
   }
   const double error = relative_error(y, want);
-  report.expect(error <= tolerance(e) && y.intact(), "swiglu of products ", native::name_of(e), " ",
-                s.M, "x", s.K, "x", s.N, ": ", error);
+  report.expect(error <= tolerance(e) && y.intact(), "swiglu of products ", native::name_of(e),
+                " of ", activation_bits, " bits ", s.M, "x", s.K, "x", s.N, ": ", error);
 }
 
 // Scales and sums of the integers of x: a group of zeros, of subnormals, of the largest values, and
 // one that is not finite. The integers themselves lie as each instruction set wants them.
-void test_integers(Report& report) {
+void test_integers(Report& report, int x_bits) {
   constexpr int group = 32, groups = 6, K = group * groups;
   Random random(3);
   Array x = Array::normal(random, Element::f32, K);
@@ -265,11 +303,12 @@ void test_integers(Report& report) {
     x.set(3 * group + i, i % 2 ? 60000 : -59000);
   }
   x.set(4 * group + 5, INFINITY);
-  const int padded = int16_columns(K, group);
-  Guarded codes(padded * sizeof(int16_t));
+  const int padded = integer_columns(K, group);
+  Guarded codes(padded * x_bits / 8);
   Array scales(Element::f32, padded / group), sums(Element::f32, padded / group);
-  kernels().quantize_rows(x.floats(), K, 1, K, group, 4, static_cast<int16_t*>(codes.data()),
-                          scales.floats(), sums.floats());
+  kernels().quantize_rows(x.floats(), K, 1, K, group, 4, x_bits, codes.data(), scales.floats(),
+                          sums.floats());
+  const int top = (1 << (x_bits - 1)) - 1;
   for (int g = 0; g < padded / group; ++g) {
     double largest = 0, sum = 0;
     for (int i = g * group; i < (g + 1) * group && g < groups; ++i) {
@@ -278,14 +317,15 @@ void test_integers(Report& report) {
     }
     largest = largest < 1e-37 ? 0 : largest;
     const bool right = g == 4 ? std::isnan(scales[g]) && std::isnan(sums[g])
-                              : std::fabs(scales[g] - largest / 32767) <= 1e-6 * largest &&
-                                    std::fabs(sums[g] - sum) <= 1e-3 * largest + 1e-37;
-    report.expect(right, "integers of group ", g, ": scale ", scales[g], ", sum ", sums[g]);
+                              : std::fabs(scales[g] - largest / top) <= 1e-6 * largest &&
+                                    std::fabs(sums[g] - sum) <= .6 * group / top * largest + 1e-37;
+    report.expect(right, "integers of ", x_bits, " bits of group ", g, ": scale ", scales[g],
+                  ", sum ", sums[g]);
   }
 }
 
 // The largest sums: every code and every value of x at its end.
-void test_extremes(Report& report, int bits, double sign) {
+void test_extremes(Report& report, int bits, double sign, int activation_bits) {
   const int K = 256, N = 5, group = 128;
   Array x(Element::bf16, K), scales(Element::f32, N * 2), biases(Element::f32, N * 2);
   Array y(Element::bf16, N);
@@ -308,9 +348,11 @@ void test_extremes(Report& report, int bits, double sign) {
   const Weights w{WeightKind::affine, bits,          group,        Element::f32,
                   codes.data(),       scales.data(), biases.data()};
   request.parts = {part_of(N, w, &y)};
+  request.parts[0].activation_bits = activation_bits;
   matmul(request);
   const double error = relative_error(y, want);
-  report.expect(error <= tolerance(Element::bf16), "largest sums of ", bits, " bits: ", error);
+  report.expect(error <= tolerance(Element::bf16), "largest sums of ", bits, " bits, x of ",
+                activation_bits, ": ", error);
   report.digest(y.data(), y.bytes());
 }
 
@@ -329,13 +371,20 @@ void test_matmul(Report& report) {
   const Shape shapes[] = {{1, 128, 13}, {2, 384, 5},  {3, 128, 1},
                           {4, 256, 12}, {33, 128, 9}, {131, 640, 3}};
   for (int bits : {2, 3, 4, 5, 6, 8}) {
-    test_extremes(report, bits, 1);
-    test_extremes(report, bits, -1);
+    for (int activation_bits : {8, 16}) {
+      test_extremes(report, bits, 1, activation_bits);
+      test_extremes(report, bits, -1, activation_bits);
+    }
   }
   for (const Format& f : packed) {
     for (Element e : elements) {
       for (const Shape& s : shapes) {
         test_one(report, f, e, s, s.M % 2 == 0);
+      }
+    }
+    if (f.kind == WeightKind::affine && f.bits < 8) {
+      for (const Shape& s : {Shape{1, 1152, 7}, {2, 384, 5}, {3, 128, 1}, {19, 256, 12}}) {
+        test_one(report, f, Element::bf16, s, s.M % 2 == 0, 8);
       }
     }
   }
@@ -350,11 +399,15 @@ void test_matmul(Report& report) {
         test_one(report, {WeightKind::dense, 0, 0, e}, e, {M, K, 11}, M == 3);
       }
     }
-    test_gate_and_up(report, e, {1, 128, 29});
-    test_gate_and_up(report, e, {40, 128, 29});
+    for (int activation_bits : {8, 16}) {
+      test_gate_and_up(report, e, {1, 128, 29}, activation_bits);
+      test_gate_and_up(report, e, {40, 128, 29}, activation_bits);
+    }
   }
-  test_parts(report);
-  test_integers(report);
+  for (int activation_bits : {8, 16}) {
+    test_parts(report, activation_bits);
+    test_integers(report, activation_bits);
+  }
 }
 
 }  // namespace native
