@@ -1,7 +1,7 @@
 """``mixbit generate``: mlx-lm's generation on a model with mixbit's layers.
 
-Flags, defaults and printed lines are those of ``mlx_lm.generate``; ``--tools`` and ``--json`` are
-added.
+Flags, defaults and printed lines are those of ``mlx_lm.generate``; ``--tools``,
+``--activation-bits`` and ``--json`` are added.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mixbit.cli.options import add_activation_bits_option
 from mixbit.cli.output import Output, add_json_option
 from mixbit.errors import MixbitError
 
@@ -55,6 +56,7 @@ def register(commands: Any) -> None:
     parser.add_argument("--quantized-kv-start", type=int, default=5000, help="default: 5000")
     parser.add_argument("--draft-model", help="a small model that guesses tokens ahead")
     parser.add_argument("--num-draft-tokens", type=int, default=3, help="at a time; default: 3")
+    add_activation_bits_option(parser)
     parser.add_argument("--trust-remote-code", action="store_true", help="as in mlx-lm")
     add_json_option(parser)
     parser.set_defaults(run=run)
@@ -104,6 +106,7 @@ def run(args: argparse.Namespace) -> None:
                 "trust_remote_code": args.trust_remote_code,
             },
             trust_remote_code=args.trust_remote_code,
+            activation_bits=args.activation_bits,
         )
         for token in args.extra_eos_token:
             tokenizer.add_eos_token(token)
@@ -183,7 +186,11 @@ def _drafting(args: argparse.Namespace, model: Any, tokenizer: Any) -> tuple[Any
     from mixbit.integration import load
     from mixbit.nn import speculative_cache
 
-    draft_model, draft_tokenizer = load(args.draft_model, trust_remote_code=args.trust_remote_code)
+    draft_model, draft_tokenizer = load(
+        args.draft_model,
+        trust_remote_code=args.trust_remote_code,
+        activation_bits=args.activation_bits,
+    )
     if draft_tokenizer.vocab_size != tokenizer.vocab_size:
         raise MixbitError(
             f"The tokenizer of {args.draft_model} has {draft_tokenizer.vocab_size} tokens, that of "

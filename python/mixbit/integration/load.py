@@ -10,6 +10,7 @@ from mixbit.backend import MixbitWarning
 from mixbit.checkpoint import read_config
 from mixbit.errors import MixbitError
 from mixbit.integration.accelerate import accelerate
+from mixbit.integration.activation_bits import check_activation_bits, set_activation_bits
 from mixbit.integration.checkpoint import is_mlx, load_model
 
 __all__ = ["load", "resolve"]
@@ -50,8 +51,12 @@ def load(
     return_config: bool = False,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    activation_bits: int = 16,
 ) -> Any:
     """``mlx_lm.load`` with fast layers installed; the same arguments and results.
+
+    ``activation_bits`` is for generation on a CPU and takes effect where :class:`mixbit.ops.Weight`
+    says: with 8 the packed products of a step round activations to 8 bits, as llama.cpp does.
 
     Every MLX checkpoint is loaded by what its tensors are. Each thing that its ``config.json``
     says otherwise is told in a :class:`MixbitWarning`, and the config that ``return_config`` asks
@@ -61,8 +66,10 @@ def load(
         (model, tokenizer), and the config as a third with ``return_config``.
 
     Raises:
-        MixbitError: if there is no such model, or it cannot be loaded.
+        MixbitError: if there is no such model, or it cannot be loaded, or for other
+            ``activation_bits`` than 8 and 16.
     """
+    check_activation_bits(activation_bits)
     folder = resolve(path_or_hub_id, revision)
     config = read_config(folder) | (model_config or {})
     lines: list[str] = []
@@ -88,6 +95,7 @@ def load(
     for line in lines:
         warnings.warn(f"{path_or_hub_id}: {line}.", MixbitWarning, stacklevel=2)
     accelerate(loaded[0])
+    set_activation_bits(loaded[0], activation_bits)
     return loaded if return_config else loaded[:2]
 
 

@@ -13,7 +13,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from mixbit import ops
 from mixbit.errors import MixbitError
-from mixbit.integration import body_and_head, head_weight
+from mixbit.integration import body_and_head, head_weight, rounds_activations
 from mixbit.integration.heads import Head as HeadFunction
 from mixbit.kld.rows import RowScores, merge_tiles, score_rows
 from mixbit.kld.windows import Chunk
@@ -54,7 +54,16 @@ class Scorer:
     """One model, run over the columns of one batch after another."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Take the model apart into body and head."""
+        """Take the model apart into body and head.
+
+        Raises:
+            MixbitError: if it rounds activations to 8 bits.
+        """
+        if rounds_activations(model):
+            raise MixbitError(
+                "A model that rounds activations to 8 bits cannot be measured; load it without "
+                "activation_bits=8."
+            )
         self._model = model
         self._body, call = body_and_head(model)
         self._cache: list[Any] = []

@@ -8,6 +8,7 @@ import mlx.core as mx
 from mlx_lm.models import qwen3_next, switch_layers
 
 from mixbit import ops
+from mixbit.nn.linear import packed_weight
 from mixbit.nn.projections import project
 from mixbit.nn.switch import QuantizedSwitchLinear, SwitchLinear
 
@@ -51,11 +52,4 @@ def _stack_of(layer: Any) -> ops.Weight | None:
         return ops.Weight(layer["weight"])
     if type(layer) is not QuantizedSwitchLinear or layer.global_scale is not None:
         return None
-    return ops.Weight(
-        layer["weight"],
-        layer["scales"],
-        layer.get("biases"),
-        group_size=layer.group_size,
-        bits=layer.bits,
-        mode=layer.mode,
-    )
+    return packed_weight(layer)

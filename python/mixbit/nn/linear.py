@@ -23,11 +23,15 @@ def packed_weight(layer: Any, dtype: mx.Dtype | None = None) -> ops.Weight:
         layer.bits,
         layer.mode,
         dtype,
+        getattr(layer, "activation_bits", 16),  # stock MLX's layers have none
     )
 
 
 class QuantizedLinear(nn.QuantizedLinear):
     """``mlx.nn.QuantizedLinear``: x [..., in_dims] -> [..., out_dims], dtype of x."""
+
+    activation_bits = 16
+    """As :class:`mixbit.ops.Weight` has it."""
 
     def __call__(self, x: mx.array) -> mx.array:
         (y,) = ops.matmul(x, [packed_weight(self)])
@@ -56,6 +60,9 @@ class Linear(nn.Linear):
 
 class QuantizedEmbedding(nn.QuantizedEmbedding):
     """``mlx.nn.QuantizedEmbedding``; as an output head, [..., dims] -> [..., vocabulary]."""
+
+    activation_bits = 16
+    """Of the output head, as :class:`mixbit.ops.Weight` has it."""
 
     def as_linear(self, x: mx.array) -> mx.array:
         """Logits of a tied head, at the width and group size of the table itself."""

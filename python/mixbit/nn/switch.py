@@ -7,6 +7,7 @@ from mlx import nn
 from mlx_lm.models import switch_layers as stock
 
 from mixbit import ops
+from mixbit.nn.linear import packed_weight
 
 __all__ = ["QuantizedSwitchLinear", "SwitchLinear"]
 
@@ -17,20 +18,14 @@ class QuantizedSwitchLinear(stock.QuantizedSwitchLinear):
     A layer with a global scale (nvfp4 of mlx >= 0.32.1) keeps to stock MLX.
     """
 
+    activation_bits = 16
+    """As :class:`mixbit.ops.Weight` has it."""
+
     def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
         if self.global_scale is not None:
             return super().__call__(x, indices, sorted_indices)
-        y = ops.gather_quantized_matmul(
-            x,
-            self["weight"],
-            self["scales"],
-            self.get("biases"),
-            indices,
-            group_size=self.group_size,
-            bits=self.bits,
-            mode=self.mode,
-            sorted_indices=sorted_indices,
-        )
+        stack = packed_weight(self)._replace(bias=None)
+        y = ops.gather_matmul(x, stack, indices, sorted_indices=sorted_indices)
         return y + mx.expand_dims(self["bias"][indices], -2) if "bias" in self else y
 
 
