@@ -51,6 +51,16 @@ def reader(threads: int) -> Callable[[], None]:
     return lambda: read(parts[0]) if threads == 1 else list(pool.map(read, parts))
 
 
+def product(x: mx.array, weight: ops.Weight) -> Callable[[], None]:
+    """Multiplies the two, the first time now."""
+
+    def run() -> None:
+        mx.eval(ops.matmul(x, [weight]))
+
+    run()
+    return run
+
+
 def seconds(run: Callable[[], object], clock: Callable[[], float]) -> float:
     """Time of one call."""
     begin = clock()
@@ -64,6 +74,9 @@ def main() -> None:
     parser.add_argument("--group-size", type=int, default=64, choices=(32, 64, 128))
     parser.add_argument("--trials", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--activation-bits", type=int, nargs="+", choices=(8, 16), default=[16], metavar="8|16"
+    )
     arguments = parser.parse_args()
     # Read when the native module starts its threads, at its first product.
     os.environ["MIXBIT_NUM_THREADS"] = str(arguments.threads)
@@ -73,30 +86,32 @@ def main() -> None:
     rng = np.random.default_rng(0)
     read = reader(arguments.threads)
     x = mx.array(rng.standard_normal((1, K), dtype=np.float32)).astype(mx.bfloat16)
-    print("| bits | G weights/s | GB/s | reading, GB/s | share |")
-    print("| ---: | ---: | ---: | ---: | ---: |")
+    print("| bits | of x | G weights/s | GB/s | reading, GB/s | share |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for bits in (2, 3, 4, 5, 6, 8):
         w = mx.array(rng.integers(0, 1 << 32, (N, K * bits // 32), dtype=np.uint32))
         scales = mx.array(rng.standard_normal((N, K // group), dtype=np.float32)).astype(x.dtype)
-        weight = (w, scales, scales)
-        mx.eval(x, *weight)
-
-        def product(weight=weight, bits=bits) -> None:
-            mx.eval(ops.quantized_matmul(x, *weight, bits=bits, group_size=group))
-
-        product()
-        products, reads = [], []
+        mx.eval(x, w, scales)
+        products = {
+            x_bits: product(
+                x, ops.Weight(w, scales, scales, None, group, bits, activation_bits=x_bits)
+            )
+            for x_bits in arguments.activation_bits
+            if x_bits == 16 or bits < 8
+        }
+        times, reads = {x_bits: [] for x_bits in products}, []
         for _ in range(arguments.trials):
-            products.append(seconds(product, clock))
+            for x_bits, run in products.items():
+                times[x_bits].append(seconds(run, clock))
             reads.append(seconds(read, clock))
-        taken = statistics.median(products)
-        rate = N * K * (bits + 32 / group) / 8 / taken
         bound = READ / statistics.median(reads)
-        weights = N * K / taken / 1e9
-        print(
-            f"| {bits} | {weights:.1f} | {rate / 1e9:.1f} | {bound / 1e9:.1f} "
-            f"| {100 * rate / bound:.0f} % |"
-        )
+        for x_bits, taken in times.items():
+            weights = N * K / statistics.median(taken)
+            rate = weights * (bits + 32 / group) / 8
+            print(
+                f"| {bits} | {x_bits} | {weights / 1e9:.1f} | {rate / 1e9:.1f} "
+                f"| {bound / 1e9:.1f} | {100 * rate / bound:.0f} % |"
+            )
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ import mlx.core as mx
 import mixbit
 from mixbit.integration import body_and_head
 
-model, _ = mixbit.load(sys.argv[1])
-prompt, steps = int(sys.argv[2]), int(sys.argv[3])
+model, _ = mixbit.load(sys.argv[1], activation_bits=int(sys.argv[2]))
+prompt, steps = int(sys.argv[3]), int(sys.argv[4])
 body, _ = body_and_head(model)
 cache = model.make_cache()
 mx.eval(body(mx.arange(prompt)[None], cache=cache))
@@ -70,12 +70,13 @@ def main() -> None:
     parser.add_argument("--llama-bench", type=Path, required=True)
     parser.add_argument("--pair", nargs=2, metavar=("MLX", "GGUF"), action="append", required=True)
     parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--activation-bits", type=int, choices=(8, 16), default=16)
     args = parser.parse_args()
     print("| mixbit | llama.cpp | decode, tok/s | ratio | prefill, tok/s | ratio |")
     print("| --- | --- | ---: | ---: | ---: | ---: |")
     for model, gguf in args.pair:
         llama = [str(args.llama_bench), "-m", gguf, "-t", "1", "-r", "1", "--no-warmup"]
-        ours = [sys.executable, "-c", GENERATE, model]
+        ours = [sys.executable, "-c", GENERATE, model, str(args.activation_bits)]
         commands: dict[str, tuple[Callable[[int], list[str]], Callable[[int], list[str]]]] = {
             "decode": (
                 lambda n, ours=ours: [*ours, "16", str(n)],
