@@ -33,8 +33,8 @@ class Weight(NamedTuple):
     """Of the product; by default that of ``x``."""
     activation_bits: int = 16
     """What the native CPU products of at most 20 rows round 16-bit ``x`` to beside ``affine`` codes
-    of at most 6 bits: 16, for some 3e-5 of a product, or 8, for some 7e-3 at more speed. All others
-    do not heed it."""
+    of at most 6 bits: 16, for some 3e-5 of a product, or 8, for 5e-3 to 1e-2 at more speed. All
+    others do not heed it."""
 
 
 class Norm(NamedTuple):
