@@ -27,6 +27,9 @@ from pathlib import Path
 DECODE = (8, 72)
 PREFILL = (32, 544)
 
+Command = Callable[[int], list[str]]
+"""Of a number of tokens."""
+
 GENERATE = """
 import sys
 import mlx.core as mx
@@ -58,10 +61,19 @@ def cpu_seconds(command: list[str]) -> float:
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-def speed(command: Callable[[int], list[str]], tokens: tuple[int, int]) -> float:
+def speed(command: Command, tokens: tuple[int, int]) -> float:
     """Tokens per second of CPU time."""
     few, many = tokens
     return (many - few) / (cpu_seconds(command(many)) - cpu_seconds(command(few)))
+
+
+def medians(sides: list[Command], tokens: tuple[int, int], trials: int) -> list[float]:
+    """Speed of each side, which take turns."""
+    speeds: list[list[float]] = [[] for _ in sides]
+    for _ in range(trials):
+        for taken, command in zip(speeds, sides, strict=True):
+            taken.append(speed(command, tokens))
+    return [statistics.median(taken) for taken in speeds]
 
 
 def main() -> None:
@@ -70,32 +82,34 @@ def main() -> None:
     parser.add_argument("--llama-bench", type=Path, required=True)
     parser.add_argument("--pair", nargs=2, metavar=("MLX", "GGUF"), action="append", required=True)
     parser.add_argument("--trials", type=int, default=3)
-    parser.add_argument("--activation-bits", type=int, choices=(8, 16), default=16)
+    parser.add_argument(
+        "--activation-bits", type=int, nargs="+", choices=(8, 16), default=[16], metavar="8|16"
+    )
     args = parser.parse_args()
-    print("| mixbit | llama.cpp | decode, tok/s | ratio | prefill, tok/s | ratio |")
-    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    print("| mixbit | of x | llama.cpp | decode, tok/s | ratio | prefill, tok/s | ratio |")
+    print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
     for model, gguf in args.pair:
         llama = [str(args.llama_bench), "-m", gguf, "-t", "1", "-r", "1", "--no-warmup"]
-        ours = [sys.executable, "-c", GENERATE, model, str(args.activation_bits)]
-        commands: dict[str, tuple[Callable[[int], list[str]], Callable[[int], list[str]]]] = {
-            "decode": (
-                lambda n, ours=ours: [*ours, "16", str(n)],
-                lambda n, llama=llama: [*llama, "-p", "0", "-n", str(n)],
-            ),
-            "prefill": (
-                lambda n, ours=ours: [*ours, str(n), "1"],
-                lambda n, llama=llama: [*llama, "-p", str(n), "-n", "0"],
-            ),
-        }
-        cells = [Path(model).name, Path(gguf).name]
-        for kind, tokens in (("decode", DECODE), ("prefill", PREFILL)):
-            sides: tuple[list[float], list[float]] = ([], [])
-            for _ in range(args.trials):
-                for side, command in zip(sides, commands[kind], strict=True):
-                    side.append(speed(command, tokens))
-            mixbit, other = map(statistics.median, sides)
-            cells += [f"{mixbit:.1f} / {other:.1f}", f"{mixbit / other:.2f}"]
-        print(f"| {' | '.join(cells)} |", flush=True)
+        generates = [
+            [sys.executable, "-c", GENERATE, model, str(bits)] for bits in args.activation_bits
+        ]
+        decodes: list[Command] = [
+            *(lambda n, ours=ours: [*ours, "16", str(n)] for ours in generates),
+            lambda n, llama=llama: [*llama, "-p", "0", "-n", str(n)],
+        ]
+        prefills: list[Command] = [
+            lambda n, ours=generates[0]: [*ours, str(n), "1"],  # the same for all activation bits
+            lambda n, llama=llama: [*llama, "-p", str(n), "-n", "0"],
+        ]
+        *decode, other_decode = medians(decodes, DECODE, args.trials)
+        prefill, other_prefill = medians(prefills, PREFILL, args.trials)
+        for bits, tokens in zip(args.activation_bits, decode, strict=True):
+            cells = [
+                *(Path(model).name, str(bits), Path(gguf).name),
+                *(f"{tokens:.1f} / {other_decode:.1f}", f"{tokens / other_decode:.2f}"),
+                *(f"{prefill:.1f} / {other_prefill:.1f}", f"{prefill / other_prefill:.2f}"),
+            ]
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
