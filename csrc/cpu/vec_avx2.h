@@ -205,10 +205,11 @@ static constexpr int code_at(int8_t, int bits, int i) {
     case 2:
       return 32 * half + 4 * (lane % 8) + 2 * j + lane / 8;
     case 3:
+      return 32 * half + 2 * (lane ^ 1) + j;
     case 4:
       return 32 * half + 2 * lane + j;
     default:
-      return 32 * half + 16 * j + lane;
+      return 32 * half + 16 * j + (lane ^ 1);
   }
 }
 
@@ -218,10 +219,8 @@ static inline __m256i load_halves(const uint8_t* low, const uint8_t* high) {
       _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
 }
 
-// Words of 16 bits that hold several codes each at the same places. For 4 bits the packed words are
-// such; for the others a shuffle collects the bytes of each word's codes, and a product with a
-// power of two, the variable shift that 16-bit lanes lack, moves them to the top of the word. Loads
-// stay inside the unit.
+// Words of 16 bits that hold several codes each. For 4 bits the packed words are such; for the
+// others a shuffle collects the bytes of each word's codes. Loads stay inside the unit.
 
 // 2 bits: eight codes a word, each word twice, once shifted down by a code.
 MIXBIT_INLINE __m256i words_of_2(const uint8_t* unit) {
@@ -230,19 +229,18 @@ MIXBIT_INLINE __m256i words_of_2(const uint8_t* unit) {
   return _mm256_srlv_epi64(words, _mm256_setr_epi64x(0, 2, 0, 2));
 }
 
-// 3 bits: four codes a word, of three bytes the first two, moved up by 4 bits, and the last two.
+// 3 bits: four codes a word, of three bytes the first two and the last two.
 MIXBIT_INLINE __m256i words_of_3(const uint8_t* unit) {
-  const __m256i bytes =
-      _mm256_shuffle_epi8(load_halves(unit, unit + 8),
-                          _mm256_setr_epi8(0, 1, 1, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9, 10, 10, 11,  //
-                                           4, 5, 5, 6, 7, 8, 8, 9, 10, 11, 11, 12, 13, 14, 14, 15));
-  return _mm256_mullo_epi16(bytes, _mm256_set1_epi32(1 << 16 | 16));
+  return _mm256_shuffle_epi8(
+      load_halves(unit, unit + 8),
+      _mm256_setr_epi8(0, 1, 1, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9, 10, 10, 11,  //
+                       4, 5, 5, 6, 7, 8, 8, 9, 10, 11, 11, 12, 13, 14, 14, 15));
 }
 
 // 5 and 6 bits: two codes a word, those of 16 s … 16 s + 15 and of 32 codes after. Those of 5 bits
 // lie so close that one load brings both halves.
 template <int bits>
-MIXBIT_INLINE __m256i words_of(const uint8_t* unit, int s) {
+MIXBIT_INLINE __m256i words_of_pairs(const uint8_t* unit, int s) {
   const int low = 2 * bits * s, high = 2 * bits * (2 + s);
   const int low_start = bits == 5 ? 8 * s : low;
   const int high_start = bits == 5 ? 8 * s + 16 : high < 8 * bits - 16 ? high : 8 * bits - 16;
@@ -253,17 +251,25 @@ MIXBIT_INLINE __m256i words_of(const uint8_t* unit, int s) {
     const int byte = skip + 2 * bits * i / 8;
     return static_cast<short>(byte | (byte + 1) << 8);
   };
-  auto factor = [](int i) { return static_cast<short>(1 << (16 - 2 * bits - 2 * bits * i % 8)); };
   const int first = low - low_start, second = high - high_start;
-  const __m256i shuffle =
-      _mm256_setr_epi16(pair(0, first), pair(1, first), pair(2, first), pair(3, first),
-                        pair(4, first), pair(5, first), pair(6, first), pair(7, first),
-                        pair(0, second), pair(1, second), pair(2, second), pair(3, second),
-                        pair(4, second), pair(5, second), pair(6, second), pair(7, second));
-  const __m256i factors = _mm256_setr_epi16(
-      factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7),
-      factor(0), factor(1), factor(2), factor(3), factor(4), factor(5), factor(6), factor(7));
-  return _mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, shuffle), factors);
+  return _mm256_shuffle_epi8(
+      bytes, _mm256_setr_epi16(pair(0, first), pair(1, first), pair(2, first), pair(3, first),
+                               pair(4, first), pair(5, first), pair(6, first), pair(7, first),
+                               pair(0, second), pair(1, second), pair(2, second), pair(3, second),
+                               pair(4, second), pair(5, second), pair(6, second), pair(7, second)));
+}
+
+// The codes of word i of 3, 5 and 6 bits begin with bit `width` i % 8, `width` the bits of them
+// all. A factor for each word, 2 to the power of `to` less that bit: a product with it is the
+// variable shift that 16-bit lanes lack, its lower half to the left, its upper half to the right.
+template <int width>
+MIXBIT_INLINE __m256i factors(int to) {
+  auto factor = [&](int i) __attribute__((always_inline)) {
+    return static_cast<short>(1 << (to - width * i % 8));
+  };
+  return _mm256_setr_epi16(factor(0), factor(1), factor(2), factor(3), factor(4), factor(5),
+                           factor(6), factor(7), factor(0), factor(1), factor(2), factor(3),
+                           factor(4), factor(5), factor(6), factor(7));
 }
 
 // 64 codes as 16-bit lanes: words give up one code a register by a shift and a mask.
@@ -277,7 +283,7 @@ MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int16_t>& out) {
     out.v[2] = _mm256_and_si256(_mm256_srli_epi16(words, 8), mask);
     out.v[3] = _mm256_and_si256(_mm256_srli_epi16(words, 12), mask);
   } else if constexpr (bits == 3) {
-    const __m256i words = words_of_3(unit);
+    const __m256i words = _mm256_mullo_epi16(words_of_3(unit), factors<12>(4));
     out.v[0] = _mm256_and_si256(_mm256_srli_epi16(words, 4), mask);
     out.v[1] = _mm256_and_si256(_mm256_srli_epi16(words, 7), mask);
     out.v[2] = _mm256_and_si256(_mm256_srli_epi16(words, 10), mask);
@@ -296,40 +302,42 @@ MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int16_t>& out) {
     }
   } else {
     for (int s = 0; s < 2; ++s) {
-      const __m256i words = words_of<bits>(unit, s);
+      const __m256i words =
+          _mm256_mullo_epi16(words_of_pairs<bits>(unit, s), factors<2 * bits>(16 - 2 * bits));
       out.v[2 * s] = _mm256_and_si256(_mm256_srli_epi16(words, 16 - 2 * bits), mask);
       out.v[2 * s + 1] = _mm256_srli_epi16(words, 16 - bits);
     }
   }
 }
 
+// The first `bits` bits of each word's codes in its upper byte, the next in its lower byte, with
+// higher bits above them.
+template <int bits>
+MIXBIT_INLINE __m256i split_words(__m256i words) {
+  const __m256i first = _mm256_mullo_epi16(words, factors<2 * bits>(8));
+  const __m256i second = _mm256_mulhi_epu16(words, factors<2 * bits>(16 - bits));
+  return _mm256_blendv_epi8(second, first, _mm256_set1_epi16(static_cast<short>(0xff00)));
+}
+
 // 64 codes as bytes: words give up two codes a register, one in each byte.
 template <int bits>
 MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int8_t>& out) {
   const __m256i mask = _mm256_set1_epi8((1 << bits) - 1);
-  const __m256i high_bytes = _mm256_set1_epi16(static_cast<short>(0xff00));
   if constexpr (bits == 2) {
     const __m256i words = words_of_2(unit);
     out.v[0] = _mm256_and_si256(words, mask);
     out.v[1] = _mm256_and_si256(_mm256_srli_epi16(words, 4), mask);
   } else if constexpr (bits == 3) {
-    // Two neighbouring codes in the lower bits of either byte.
-    const __m256i words = words_of_3(unit);
-    const __m256i pairs =
-        _mm256_blendv_epi8(_mm256_srli_epi16(words, 4), _mm256_srli_epi16(words, 2), high_bytes);
-    out.v[0] = _mm256_and_si256(pairs, mask);
-    out.v[1] = _mm256_and_si256(_mm256_srli_epi16(pairs, 3), mask);
+    const __m256i twos = split_words<6>(words_of_3(unit));
+    out.v[0] = _mm256_and_si256(twos, mask);
+    out.v[1] = _mm256_and_si256(_mm256_srli_epi16(twos, 3), mask);
   } else if constexpr (bits == 4) {
     const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit));
     out.v[0] = _mm256_and_si256(words, mask);
     out.v[1] = _mm256_and_si256(_mm256_srli_epi16(words, 4), mask);
   } else {
-    for (int s = 0; s < 2; ++s) {
-      const __m256i words = words_of<bits>(unit, s);
-      const __m256i codes = _mm256_blendv_epi8(_mm256_srli_epi16(words, 16 - 2 * bits),
-                                               _mm256_srli_epi16(words, 8 - bits), high_bytes);
-      out.v[s] = _mm256_and_si256(codes, mask);
-    }
+    out.v[0] = _mm256_and_si256(split_words<bits>(words_of_pairs<bits>(unit, 0)), mask);
+    out.v[1] = _mm256_and_si256(split_words<bits>(words_of_pairs<bits>(unit, 1)), mask);
   }
 }
 
