@@ -197,7 +197,7 @@ int tile_columns(const MatmulRequest& r, int N) {
   // Above kDirectRows a weight costs about a sixteenth per row of what it costs below.
   const int64_t work = r.M <= kDirectRows ? kWorkPerTask : 16 * kWorkPerTask;
   const int64_t worth = std::min<int64_t>(N, work / std::max<int64_t>(per_column, 1) + 1);
-  const int64_t shared = r.M <= kDirectRows ? N / (4 * num_threads()) : 0;
+  const int64_t shared = r.M <= kDirectRows ? N / (8 * num_threads()) : 0;
   return round_up(static_cast<int>(std::max(worth, shared)), unit);
 }
 
