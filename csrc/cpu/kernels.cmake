@@ -25,5 +25,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   _isa(avx512 ${_avx512})
   _isa(avx512vnni ${_avx512} -mavx512vnni -mavx512vbmi)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
-  _isa(neon)
+  # Below -O3 GCC 12 puts sums that are still wanted and the codes of the next unit into one place on
+  # the stack (its bug 90348).
+  set(_neon $<$<CXX_COMPILER_ID:GNU>:-fstack-reuse=none>)
+  _isa(neon ${_neon})
+  _isa(neon_dotprod ${_neon} -march=armv8.2-a+dotprod)
+  _isa(neon_i8mm ${_neon} -march=armv8.2-a+dotprod+i8mm)
 endif()

@@ -229,6 +229,8 @@ extern const Kernels avx2_kernels, avx512_kernels;
 const Kernels& avx512vnni_kernels();
 #elif defined(__aarch64__)
 extern const Kernels neon_kernels;
+const Kernels& neon_dotprod_kernels();
+const Kernels& neon_i8mm_kernels();
 #endif
 
 // The table for this processor, chosen once. MIXBIT_ISA names another one (for tests); a name that

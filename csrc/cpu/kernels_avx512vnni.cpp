@@ -3,6 +3,7 @@
 
 // clang-format off: Vec comes before the kernels that are written over it
 #include "cpu/vec_avx512.h"
+#include "cpu/column_pairs.h"
 #include "cpu/matmul_int16_panel_impl.h"
 // clang-format on
 

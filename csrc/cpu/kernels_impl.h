@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/attention_impl.h"
+#include "cpu/column_pairs.h"
 #include "cpu/delta_net_impl.h"
 #include "cpu/gated_delta_impl.h"
 #include "cpu/kl_divergence_impl.h"

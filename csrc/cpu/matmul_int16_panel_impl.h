@@ -1,32 +1,29 @@
 // Integer products of many rows: the sums of matmul_int16_impl.h, bit for bit, with the decoding of
 // the weights shared by all rows.
 //
-// A panel holds 512 codes of a few columns, pairs of neighbouring codes of all columns side by
-// side, so that one multiply-add of pairs advances a vector of columns and a group's sum needs no
-// adding across lanes. Per pair of a row that is one broadcast, and two such instructions for 2
-// kLanes columns, where fp32 takes four FMAs.
+// A panel holds 512 codes of a few columns. As many neighbouring codes as an instruction adds the
+// products of (kTogether) lie side by side, those of all columns after each other, so that one
+// instruction advances a vector of columns and a group's sum needs no adding across lanes. Written
+// over Tile (the sums of a few rows and all columns of a panel), which column_pairs.h gives any
+// instruction set with multiply-adds of pairs.
 #pragma once
 
 #include "cpu/matmul_int16_impl.h"
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
-constexpr int kPairs = kUnit / 2;
-constexpr int kIntegerColumns = 2 * kLanes;  // of a panel
 constexpr int kPanelUnits = kPanelDepth / kUnit;
-// Rows that share the loads of a panel: as many as have their sums in registers.
-constexpr int kTileRows = sizeof(ColumnSums) > kLanes * sizeof(int32_t) ? 2 : 4;
 
-static_assert(kIntegerColumns <= kRowColumns);
+static_assert(kIntegerColumns == 2 * kLanes && kIntegerColumns <= kRowColumns);
 static_assert(kIntegerColumns * (kPanelDepth / 2 + 2 * (kPanelDepth / 32) + kQuad * kPanelRows) <=
               kPanelScratch);
 
 // Unpacked units alternate between codes of their first and of their second half in runs of this
-// many pairs; a group of 32 is one of the halves.
+// many; a group of 32 is one of the halves.
 template <int bits>
 static constexpr int half_run() {
   int run = 0;
-  while (run < kPairs / 2 && code_at(int16_t{}, bits, 2 * run) < kUnit / 2) {
+  while (run < kUnit / 2 && code_at(int16_t{}, bits, run) < kUnit / 2) {
     ++run;
   }
   return run;
@@ -35,7 +32,7 @@ static constexpr int half_run() {
 template <int bits>
 static constexpr bool runs_are_regular() {
   for (int i = 0; i < kUnit; ++i) {
-    if ((code_at(int16_t{}, bits, i) >= kUnit / 2) != (i / 2 / half_run<bits>() % 2 == 1)) {
+    if ((code_at(int16_t{}, bits, i) >= kUnit / 2) != (i / half_run<bits>() % 2 == 1)) {
       return false;
     }
   }
@@ -43,13 +40,13 @@ static constexpr bool runs_are_regular() {
 }
 
 struct IntegerPanel {
-  int16_t* codes;  // [units, kPairs, kIntegerColumns, 2]
-  float* scales;   // [groups, kIntegerColumns]
+  PanelCode* codes;  // [units, kUnit / kTogether, kIntegerColumns, kTogether]
+  float* scales;     // [groups, kIntegerColumns]
   float* biases;
   float* acc;  // [rows, kQuad, kIntegerColumns]: groups g with equal g mod kQuad add up
 
   explicit IntegerPanel(float* scratch)
-      : codes(reinterpret_cast<int16_t*>(scratch)),
+      : codes(reinterpret_cast<PanelCode*>(scratch)),
         scales(scratch + kIntegerColumns * kPanelDepth / 2),
         biases(scales + kIntegerColumns * (kPanelDepth / 32)),
         acc(biases + kIntegerColumns * (kPanelDepth / 32)) {}
@@ -69,12 +66,13 @@ static void pack_column(const Matmul& p, int n, int unit, int units, IntegerPane
     }
     Codes<int16_t> codes;
     unpack_unit<bits>(source, codes);
-    static_assert(sizeof(codes) == kUnit * sizeof(int16_t));
-    uint32_t pairs[kPairs];
-    __builtin_memcpy(pairs, &codes, sizeof(pairs));
-    int16_t* target = panel.codes + (static_cast<size_t>(u) * kPairs * kIntegerColumns + to) * 2;
-    for (int i = 0; i < kPairs; ++i, target += 2 * kIntegerColumns) {
-      __builtin_memcpy(target, &pairs[i], sizeof(pairs[i]));
+    static_assert(sizeof(codes.v) == kUnit * sizeof(PanelCode));
+    const char* from = reinterpret_cast<const char*>(&codes.v);
+    constexpr size_t together = kTogether * sizeof(PanelCode);
+    PanelCode* target =
+        panel.codes + static_cast<size_t>(u) * kUnit * kIntegerColumns + to * kTogether;
+    for (int i = 0; i < kUnit; i += kTogether) {
+      __builtin_memcpy(target + i * kIntegerColumns, from + i * sizeof(PanelCode), together);
     }
   }
   const int begin = unit * kUnit / group, groups = p.K / group;
@@ -87,46 +85,23 @@ static void pack_column(const Matmul& p, int n, int unit, int units, IntegerPane
   }
 }
 
-template <int R>
-using TileSums = ColumnSums[R][2];
-
-// Adds `count` pairs of R rows of x, an even number. As a `for`, or unrolled further, GCC moves the
-// sums from register to register, which takes a third of the time.
-template <int R>
-MIXBIT_INLINE void add_pairs(const int16_t* x, size_t x_stride, const int16_t* w, int count,
-                             TileSums<R>& sums) {
-  const int16_t* const end = w + 2 * kIntegerColumns * count;
-#pragma GCC unroll 2
-  do {
-    for (int r = 0; r < R; ++r) {
-      sums[r][0].add_pair(w, x + r * x_stride);
-      sums[r][1].add_pair(w + 2 * kLanes, x + r * x_stride);
-    }
-    x += 2;
-    w += 2 * kIntegerColumns;
-  } while (w != end);
-}
-
 // Group g of R rows from row m on, in the panel's columns; the panel begins with `unit`.
 template <int bits, int group, int R>
 static inline void add_group(const Matmul& p, int m, int g, int unit, const IntegerPanel& panel,
                              float* acc) {
   static_assert(runs_are_regular<bits>());
   const size_t stride = integer_columns(p.K, group);
-  TileSums<R> sums;
-  for (int r = 0; r < R; ++r) {
-    sums[r][0] = sums[r][1] = ColumnSums::zero();
-  }
+  auto sums = Tile<bits, R>::zero();
   const int16_t* x = static_cast<const int16_t*>(p.x_codes) + m * stride +
                      static_cast<size_t>(g) * group / kUnit * kUnit;
-  const int16_t* w =
+  const PanelCode* w =
       panel.codes + static_cast<size_t>(g * group / kUnit - unit) * kUnit * kIntegerColumns;
   if constexpr (group >= kUnit) {
-    add_pairs<R>(x, stride, w, group / 2, sums);
+    sums.add(x, stride, w, 0, group);
   } else {
     constexpr int run = half_run<bits>();
-    for (int i = g % 2 * run; i < kPairs; i += 2 * run) {
-      add_pairs<R>(x + 2 * i, stride, w + 2 * kIntegerColumns * i, run, sums);
+    for (int i = g % 2 * run; i < kUnit; i += 2 * run) {
+      sums.add(x, stride, w, i, run);
     }
   }
   const size_t groups = stride / group;
@@ -139,7 +114,7 @@ static inline void add_group(const Matmul& p, int m, int g, int unit, const Inte
       const int column = kLanes * c;
       const Vec scale = Vec::load(panel.scales + at + column);
       const Vec bias = Vec::load(panel.biases + at + column);
-      const Vec more = scale * x_scale * sums[r][c].to_float() + bias * x_sum;
+      const Vec more = scale * x_scale * sums.to_float(r, c) + bias * x_sum;
       (Vec::load(lane + column) + more).store(lane + column);
     }
   }

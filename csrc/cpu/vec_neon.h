@@ -199,9 +199,4 @@ static inline float32x4_t quad_of(uint64_t four, half_bits) {
   return vcvt_f32_f16(vreinterpret_f16_u16(vcreate_u16(four)));
 }
 
-// The total of each of four vectors, as floats.
-static inline float32x4_t add_across(int32x4_t a, int32x4_t b, int32x4_t c, int32x4_t d) {
-  return vcvtq_f32_s32(vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d)));
-}
-
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

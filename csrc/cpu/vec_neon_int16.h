@@ -1,7 +1,7 @@
 // Integer products for any NEON.
 #pragma once
 
-#include "cpu/vec_neon.h"
+#include "cpu/vec_neon_units.h"
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
@@ -38,26 +38,34 @@ struct Codes<int8_t> {
 template <class X>
 using Inputs = Codes<X>;
 
-// 2 x 4 x int32, of the first and of the last 32 codes of a unit.
+// 4 x int32 of the first 32 codes of a unit, and of the last.
 struct Sums {
-  int32x4_t v[2];
+  int32x4_t first, last;
 
-  static Sums zero() { return {{vdupq_n_s32(0), vdupq_n_s32(0)}}; }
+  static Sums zero() { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
 
   void add_products(const Codes<int16_t>& a, const Inputs<int16_t>& b) {
-    for (int j = 0; j < 8; ++j) {
-      v[j / 4] = vmlal_s16(v[j / 4], vget_low_s16(a.v[j]), vget_low_s16(b.v[j]));
-      v[j / 4] = vmlal_high_s16(v[j / 4], a.v[j], b.v[j]);
+    for (int j = 0; j < 8; j += 2) {
+      first = multiply_add(first, a.v[j], b.v[j]);
+      last = multiply_add(last, a.v[j + 1], b.v[j + 1]);
     }
   }
   // Codes of at most 6 bits: the sum of two products fits 16 bits, 2 · 63 · 127 < 2^15.
   void add_products(const Codes<int8_t>& a, const Inputs<int8_t>& b) {
-    for (int j = 0; j < 4; ++j) {
-      const int16x8_t first = vmull_s8(vget_low_s8(a.v[j]), vget_low_s8(b.v[j]));
-      v[j / 2] = vpadalq_s16(v[j / 2], vmlal_high_s8(first, a.v[j], b.v[j]));
+    for (int j = 0; j < 4; j += 2) {
+      const int16x8_t low = vmull_s8(vget_low_s8(a.v[j]), vget_low_s8(b.v[j]));
+      const int16x8_t high = vmull_high_s8(a.v[j], b.v[j]);
+      first = vpadalq_s16(first, vmlal_s8(low, vget_low_s8(a.v[j + 1]), vget_low_s8(b.v[j + 1])));
+      last = vpadalq_s16(last, vmlal_high_s8(high, a.v[j + 1], b.v[j + 1]));
     }
   }
-  int32x4_t half(int i) const { return v[i]; }
+  // 4 x int32, the lower two of the first 32 codes.
+  int32x4_t folded() const { return vpaddq_s32(first, last); }
+
+ private:
+  static int32x4_t multiply_add(int32x4_t sum, int16x8_t a, int16x8_t b) {
+    return vmlal_high_s16(vmlal_s16(sum, vget_low_s16(a), vget_low_s16(b)), a, b);
+  }
 };
 
 // 2 kLanes x int32: two sums of each of kLanes columns, of first and of second codes of pairs.
@@ -82,40 +90,20 @@ struct ColumnSums {
   }
 };
 
-// The totals of four groups: one a sum, or one in each half of a sum.
-static inline float32x4_t totals(const Sums (&a)[4]) {
-  return add_across(vaddq_s32(a[0].half(0), a[0].half(1)), vaddq_s32(a[1].half(0), a[1].half(1)),
-                    vaddq_s32(a[2].half(0), a[2].half(1)), vaddq_s32(a[3].half(0), a[3].half(1)));
-}
-static inline float32x4_t totals(const Sums (&a)[2]) {
-  return add_across(a[0].half(0), a[0].half(1), a[1].half(0), a[1].half(1));
-}
-
-using Octets = void;  // four groups fill a vector here
-
-// Which of a unit's 64 codes unpack_unit puts at place i: they keep their own order here.
-template <class X>
-static constexpr int code_at(X, int, int i) {
-  return i;
-}
-
 template <int bits>
 MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int16_t>& out) {
-  for (int half = 0; half < 2; ++half) {
-    const uint8x16x2_t codes = unpack_bytes<bits>(unit + 4 * bits * half);
-    for (int j = 0; j < 2; ++j) {
-      out.v[4 * half + 2 * j] = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(codes.val[j])));
-      out.v[4 * half + 2 * j + 1] = vreinterpretq_s16_u16(vmovl_high_u8(codes.val[j]));
-    }
+  const uint8x16x4_t codes = unpack_places<bits>(unit);
+  for (int j = 0; j < 4; ++j) {
+    out.v[2 * j] = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(codes.val[j])));
+    out.v[2 * j + 1] = vreinterpretq_s16_u16(vmovl_high_u8(codes.val[j]));
   }
 }
 
 template <int bits>
 MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int8_t>& out) {
-  for (int half = 0; half < 2; ++half) {
-    const uint8x16x2_t codes = unpack_bytes<bits>(unit + 4 * bits * half);
-    out.v[2 * half] = vreinterpretq_s8_u8(codes.val[0]);
-    out.v[2 * half + 1] = vreinterpretq_s8_u8(codes.val[1]);
+  const uint8x16x4_t codes = unpack_places<bits>(unit);
+  for (int j = 0; j < 4; ++j) {
+    out.v[j] = vreinterpretq_s8_u8(codes.val[j]);
   }
 }
 
