@@ -11,10 +11,10 @@ namespace mixbit::cpu {
 int num_threads();
 
 // Runs task(0) … task(count − 1) and returns when all are done. The caller takes part; helpers take
-// the next index from a shared counter, so slow cores simply take fewer. Idle helpers look out for the
-// next call for 50 µs and then sleep. Tasks must not throw.
-// Concurrent calls (several MLX streams) do not wait for each other: the pool serves one of them
-// and the others run on their own thread.
+// the next index from a shared counter, so slow cores simply take fewer. Idle helpers look out for
+// the next call for 50 µs and then sleep. Tasks must not throw. Concurrent calls (several MLX
+// streams) do not wait for each other: the pool serves one of them and the others run on their own
+// thread.
 void parallel_for(int count, const std::function<void(int)>& task);
 
 }  // namespace mixbit::cpu
