@@ -22,8 +22,9 @@ import mixbit
 
 
 def models(folder: str) -> Iterator[tuple[str, nn.Module]]:
-    """Mixbit's model and both of stock mlx-lm's."""
+    """Mixbit's model with activations of 16 and of 8 bits, and both of stock mlx-lm's."""
     yield "mixbit", mixbit.load(folder)[0]
+    yield "mixbit, 8 bits", mixbit.load(folder, activation_bits=8)[0]
     yield "stock", mlx_lm.load(folder)[0]
     stock = mlx_lm.load(folder)[0]
     stock.set_dtype(mx.float32)

@@ -14,6 +14,6 @@ def add_activation_bits_option(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=(8, 16),
         default=16,
-        help="round a step's activations to 8 bits on a CPU beside weights of at most 6: faster, "
-        "and some 0.7%% off; prompts keep 16 (default: 16)",
+        help="round the activations of up to 20 tokens at once to 8 bits on a CPU, beside weights "
+        "of at most 6: faster, and some 0.7%% off; longer prompts keep 16 (default: 16)",
     )
