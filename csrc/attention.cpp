@@ -106,7 +106,7 @@ void Attention::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) {
               gate.strides(3)};
   }
   p.y = out.data<void>();
-  run_on_cpu(stream(), [p] { cpu::attention(p); });
+  run_on_cpu(stream(), out, [p] { cpu::attention(p); });
 }
 
 void Attention::eval_gpu(const std::vector<mx::array>&, mx::array&) {

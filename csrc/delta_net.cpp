@@ -169,7 +169,7 @@ void DeltaNet::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
   layer.keep_steps = keep_steps_;
   layer.lengths = lengths == nullptr ? nullptr : lengths->data<int>();
   layer.conv_state_out = conv_out.data<void>();
-  run_on_cpu(stream(), [layer] { cpu::delta_net(layer); });
+  run_on_cpu(stream(), y, [layer] { cpu::delta_net(layer); });
 }
 
 bool DeltaNet::is_equivalent(const mx::Primitive& other) const {

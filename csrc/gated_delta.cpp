@@ -137,7 +137,7 @@ void GatedDelta::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::
   p.mask = has_mask_ ? inputs.back().data<bool>() : nullptr;
   p.y = y.data<void>();
   p.y_element = element_of(y.dtype());
-  run_on_cpu(stream(),
+  run_on_cpu(stream(), outputs[0],
              [p, q = q.data<void>(), k = inputs[1].data<void>(), v = v.data<void>(),
               element = element_of(v.dtype())] { cpu::gated_delta(p, q, k, v, element); });
 }

@@ -283,7 +283,7 @@ void GatherQuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, mx::a
       mix_blocks(mix, products.data(), count / mix.slots);
     }
   };
-  run_on_cpu(stream(), std::move(run));
+  run_on_cpu(stream(), out, std::move(run));
 }
 
 std::vector<mx::array> GatherQuantizedMatmul::vjp(const std::vector<mx::array>& primals,

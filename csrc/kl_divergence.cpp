@@ -118,7 +118,7 @@ void KlDivergence::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out
   p.q = head_input(inputs[1], heads_.back(), &inputs[q_arrays]);
   p.targets = inputs[2].data<int>();
   p.tiles = static_cast<cpu::LogitTile*>(out.data<void>());
-  run_on_cpu(stream(), [p] { cpu::kl_divergence(p); });
+  run_on_cpu(stream(), out, [p] { cpu::kl_divergence(p); });
 }
 
 bool KlDivergence::is_equivalent(const mx::Primitive& other) const {

@@ -72,7 +72,7 @@ void NormRope::eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) {
   p.offset = rotation_.offset;
   p.offsets = inputs.size() > 2 ? inputs[2].data<int>() : nullptr;
   p.y = out.data<void>();
-  run_on_cpu(stream(), [p] { cpu::norm_rope(p); });
+  run_on_cpu(stream(), out, [p] { cpu::norm_rope(p); });
 }
 
 void NormRope::eval_gpu(const std::vector<mx::array>&, mx::array&) {

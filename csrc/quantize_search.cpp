@@ -69,7 +69,7 @@ void QuantizeSearch::eval_cpu(const std::vector<mx::array>& inputs,
   p.scales = outputs[1].data<void>();
   p.biases = outputs[2].data<void>();
   p.scale_element = element_of(outputs[1].dtype());
-  run_on_cpu(stream(), [p] { cpu::quantize_search(p); });
+  run_on_cpu(stream(), outputs[0], [p] { cpu::quantize_search(p); });
 }
 
 void QuantizeSearch::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {

@@ -199,7 +199,7 @@ void QuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs,
     request.parts.push_back(part);
     next += parts_[i].num_arrays();
   }
-  run_on_cpu(stream(), [request = std::move(request)] { cpu::matmul(request); });
+  run_on_cpu(stream(), outputs[0], [request = std::move(request)] { cpu::matmul(request); });
 }
 
 std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primals,

@@ -83,7 +83,7 @@ void Route::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array
   }
   const mx::array& logits = inputs[0];
   const int experts = logits.shape(-1);
-  run_on_cpu(stream(),
+  run_on_cpu(stream(), outputs[0],
              [slots = slots_, normalise = normalise_, experts, tokens = logits.size() / experts,
               source = logits.data<void>(), element = element_of(logits.dtype()),
               indices = outputs[0].data<uint32_t>(), scores = outputs[1].data<float>()] {
