@@ -1,5 +1,5 @@
-// Integer products of many rows: the sums of matmul_int16_impl.h, bit for bit, with the decoding of
-// the weights shared by all rows.
+// Integer products of many rows: the sums of matmul_integers_impl.h, bit for bit, with the decoding
+// of the weights shared by all rows.
 //
 // A panel holds 512 codes of a few columns. As many neighbouring codes as an instruction adds the
 // products of (kTogether) lie side by side, those of all columns after each other, so that one
@@ -8,7 +8,7 @@
 // instruction set with multiply-adds of pairs.
 #pragma once
 
-#include "cpu/matmul_int16_impl.h"
+#include "cpu/matmul_integers_impl.h"
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 

@@ -343,4 +343,4 @@ MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int8_t>& out) {
 
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE
 
-#include "cpu/vec_x86_int16.h"  // over the Sums above
+#include "cpu/vec_x86_integers.h"  // over the Sums above

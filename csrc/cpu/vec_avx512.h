@@ -237,27 +237,34 @@ static constexpr int code_at(int8_t, int, int i) {
   return 32 * (i / 16 % 2) + 16 * (i / 32) + i % 16;
 }
 
+// The bytes of a unit in another order: at place i byte byte_at(i). ByteAt is a function without
+// captures, so that the order is known when compiled.
+template <int bits, class ByteAt>
+MIXBIT_INLINE __m512i ordered_bytes(const uint8_t* unit, ByteAt) {
+  static constexpr ByteAt byte_at{};
+  const __m512i bytes = _mm512_maskz_loadu_epi8(~0ull >> (64 - 8 * bits), unit);
+#if defined(__AVX512VBMI__)
+  static constexpr auto order = PerLane<int8_t, 64>::of(byte_at);
+  return _mm512_permutexvar_epi8(order.load(), bytes);
+#else
+  // The bytes of a quarter lie within four 32-bit words of the unit: these come first.
+  static constexpr auto start = [](int quarter) { return byte_at(16 * quarter) / 4; };
+  static constexpr auto dwords = PerLane<int32_t, 16>::of([](int i) {
+    const int at = start(i / 4) + i % 4;
+    return at < 2 * bits ? at : 0;
+  });
+  static constexpr auto order =
+      PerLane<int8_t, 64>::of([](int i) { return byte_at(i) - 4 * start(i / 16); });
+  return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(dwords.load(), bytes), order.load());
+#endif
+}
+
 template <int bits>
 MIXBIT_INLINE __m512i words_of(const uint8_t* unit) {
   if constexpr (bits == 4) {
     return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit)));
   } else {
-    static constexpr auto byte_at = [](int i) { return place_at(bits, i / 2).byte + i % 2; };
-    const __m512i bytes = _mm512_maskz_loadu_epi8(~0ull >> (64 - 8 * bits), unit);
-#if defined(__AVX512VBMI__)
-    static constexpr auto order = PerLane<int8_t, 64>::of(byte_at);
-    return _mm512_permutexvar_epi8(order.load(), bytes);
-#else
-    // The bytes of a quarter lie within four 32-bit words of the unit: these come first.
-    static constexpr auto start = [](int quarter) { return place_at(bits, quarter * 8).byte / 4; };
-    static constexpr auto dwords = PerLane<int32_t, 16>::of([](int i) {
-      const int at = start(i / 4) + i % 4;
-      return at < 2 * bits ? at : 0;
-    });
-    static constexpr auto order =
-        PerLane<int8_t, 64>::of([](int i) { return byte_at(i) - 4 * start(i / 16); });
-    return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(dwords.load(), bytes), order.load());
-#endif
+    return ordered_bytes<bits>(unit, [](int i) { return place_at(bits, i / 2).byte + i % 2; });
   }
 }
 
@@ -276,27 +283,16 @@ MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int16_t>& out) {
 // the second moves to the upper byte.
 template <int bits>
 MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int8_t>& out) {
-  const __m512i bytes = _mm512_maskz_loadu_epi8(~0ull >> (64 - 8 * bits), unit);
   const __m512i mask = _mm512_set1_epi8((1 << bits) - 1);
 #if defined(__AVX512VBMI__)
-  static constexpr auto order = PerLane<int8_t, 64>::of(
-      [](int i) { return code_at(int8_t{}, bits, i / 8 * 8) / 8 * bits + i % 8 % bits; });
   static constexpr auto shifts = PerLane<int8_t, 64>::of([](int i) { return i % 8 * bits; });
-  const __m512i eights = _mm512_permutexvar_epi8(order.load(), bytes);
+  const __m512i eights = ordered_bytes<bits>(
+      unit, [](int i) { return code_at(int8_t{}, bits, i / 8 * 8) / 8 * bits + i % 8 % bits; });
   out.v[0] = _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts.load(), eights), mask);
 #else
-  // The bytes of a quarter lie within four 32-bit words of the unit: these come first.
   static constexpr auto bit = [](int i) { return code_at(int8_t{}, bits, i / 2 * 2) * bits; };
-  static constexpr auto start = [](int quarter) { return bit(16 * quarter) / 32; };
-  static constexpr auto dwords = PerLane<int32_t, 16>::of([](int i) {
-    const int at = start(i / 4) + i % 4;
-    return at < 2 * bits ? at : 0;
-  });
-  static constexpr auto order =
-      PerLane<int8_t, 64>::of([](int i) { return bit(i) / 8 + i % 2 - 4 * start(i / 16); });
   static constexpr auto shifts = PerLane<int16_t, 32>::of([](int i) { return bit(2 * i) % 8; });
-  const __m512i words =
-      _mm512_shuffle_epi8(_mm512_permutexvar_epi32(dwords.load(), bytes), order.load());
+  const __m512i words = ordered_bytes<bits>(unit, [](int i) { return bit(i) / 8 + i % 2; });
   const __m512i pairs = _mm512_srlv_epi16(words, shifts.load());
   const __m512i codes =
       _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaa, pairs, _mm512_slli_epi16(pairs, 8 - bits));
@@ -306,4 +302,4 @@ MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int8_t>& out) {
 
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE
 
-#include "cpu/vec_x86_int16.h"  // over the Sums above
+#include "cpu/vec_x86_integers.h"  // over the Sums above

@@ -1,5 +1,5 @@
 // Eight fp32 lanes in a pair of NEON registers, in the order and with the roundings of vec_avx2.h.
-// vec_neon_int16.h adds the integer products.
+// vec_neon_integers.h adds the integer products.
 #pragma once
 
 #include <arm_neon.h>

@@ -10,6 +10,8 @@
 // stored instead and 128 Σ code taken off.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/kernels.h"
 #include "cpu/vec_neon_units.h"
 
@@ -47,17 +49,13 @@ MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<X>& out) {
   out.beside_biased = high_is_biased(bits);
 }
 
-// 64 integers of x.
-template <class X>
-struct Inputs;
-
-template <>
-struct Inputs<int16_t> {
+// 64 integers of x of 16 bits.
+struct HighAndLow {
   uint8x16_t high[4], low[4];
 
-  static Inputs load(const int16_t* unit) {
+  static HighAndLow load(const int16_t* unit) {
     const uint8_t* bytes = reinterpret_cast<const uint8_t*>(unit);
-    Inputs x;
+    HighAndLow x;
     for (int j = 0; j < 4; ++j) {
       x.high[j] = vld1q_u8(bytes + 16 * j);
       x.low[j] = vld1q_u8(bytes + kUnit + 16 * j);
@@ -66,18 +64,8 @@ struct Inputs<int16_t> {
   }
 };
 
-template <>
-struct Inputs<int8_t> {
-  int8x16_t v[4];
-
-  static Inputs load(const int8_t* unit) {
-    Inputs x;
-    for (int j = 0; j < 4; ++j) {
-      x.v[j] = vld1q_s8(unit + 16 * j);
-    }
-    return x;
-  }
-};
+template <class X>
+using Inputs = std::conditional_t<sizeof(X) == 1, Lanes<int8_t>, HighAndLow>;
 
 // Four sums of four products each are added to `sum`.
 static inline int32x4_t add_high(int32x4_t sum, uint8x16_t codes, uint8x16_t high) {

@@ -8,6 +8,28 @@
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
+static inline int8x16_t load_register(const int8_t* p) {
+  return vld1q_s8(p);
+}
+static inline int16x8_t load_register(const int16_t* p) {
+  return vld1q_s16(p);
+}
+
+// 64 codes, or 64 integers of x, in lanes as wide as X, the type of those integers.
+template <class X>
+struct Lanes {
+  decltype(load_register(static_cast<const X*>(nullptr))) v[4 * sizeof(X)];
+
+  static Lanes load(const X* p) {
+    Lanes lanes;
+    for (auto& v : lanes.v) {
+      v = load_register(p);
+      p += sizeof(v) / sizeof(X);
+    }
+    return lanes;
+  }
+};
+
 // Which of a unit's 64 codes unpack_places puts at place i of its four registers.
 template <class X>
 static constexpr int code_at(X, int bits, int i) {

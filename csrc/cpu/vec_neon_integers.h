@@ -5,38 +5,10 @@
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
-// 64 codes, or 64 integers of x, in lanes as wide as X, the type of those integers.
 template <class X>
-struct Codes;
-
-template <>
-struct Codes<int16_t> {
-  int16x8_t v[8];
-
-  static Codes load(const int16_t* p) {
-    Codes codes;
-    for (int j = 0; j < 8; ++j) {
-      codes.v[j] = vld1q_s16(p + 8 * j);
-    }
-    return codes;
-  }
-};
-
-template <>
-struct Codes<int8_t> {
-  int8x16_t v[4];
-
-  static Codes load(const int8_t* p) {
-    Codes codes;
-    for (int j = 0; j < 4; ++j) {
-      codes.v[j] = vld1q_s8(p + 16 * j);
-    }
-    return codes;
-  }
-};
-
+using Codes = Lanes<X>;
 template <class X>
-using Inputs = Codes<X>;
+using Inputs = Lanes<X>;
 
 // 4 x int32 of the first 32 codes of a unit, and of the last.
 struct Sums {
