@@ -1,8 +1,9 @@
 """Products with one row of x against the streaming read bandwidth, in turns.
 
 One thread by CPU time, which says more than wall time where other jobs share the machine; more
-threads (``--threads``) by wall time. The weights are larger than the last-level cache, and what is
-read lies in memory as MLX allocates it, too: numpy would ask for larger pages, which read faster.
+threads (``--threads``) by wall time. The weights take as many bytes as are read, more than the
+last-level cache holds, and what is read lies in memory as MLX allocates it, too: numpy would ask
+for larger pages, which read faster.
 ``python bench/gemv.py`` prints a Markdown table.
 """
 
@@ -24,8 +25,17 @@ import numpy as np
 
 from mixbit import ops
 
-N, K = 16384, 8192
-READ = 1 << 28  # bytes
+K = 8192
+
+
+def bytes_to_read() -> int:
+    """Twice the last-level cache, where Linux tells its size, and at least 256 MB."""
+    size = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
+    cache = int(size.read_text().strip().removesuffix("K")) << 10 if size.exists() else 0
+    return max(1 << 28, 2 * cache)
+
+
+READ = bytes_to_read()
 
 
 def reader(threads: int) -> Callable[[], None]:
@@ -89,8 +99,9 @@ def main() -> None:
     print("| bits | of x | G weights/s | GB/s | reading, GB/s | share |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for bits in (2, 3, 4, 5, 6, 8):
-        w = mx.array(rng.integers(0, 1 << 32, (N, K * bits // 32), dtype=np.uint32))
-        scales = mx.array(rng.standard_normal((N, K // group), dtype=np.float32)).astype(x.dtype)
+        rows = int(READ * 8 / (bits + 32 / group)) // K
+        w = mx.array(rng.integers(0, 1 << 32, (rows, K * bits // 32), dtype=np.uint32))
+        scales = mx.array(rng.standard_normal((rows, K // group), dtype=np.float32)).astype(x.dtype)
         mx.eval(x, w, scales)
         products = {
             x_bits: product(
@@ -106,7 +117,7 @@ def main() -> None:
             reads.append(seconds(read, clock))
         bound = READ / statistics.median(reads)
         for x_bits, taken in times.items():
-            weights = N * K / statistics.median(taken)
+            weights = rows * K / statistics.median(taken)
             rate = weights * (bits + 32 / group) / 8
             print(
                 f"| {bits} | {x_bits} | {weights / 1e9:.1f} | {rate / 1e9:.1f} "

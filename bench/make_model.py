@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from mlx.utils import tree_flatten
 
 from mixbit.checkpoint import build_model
@@ -80,12 +81,15 @@ def settings(size: str, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def random_weight(name: str, shape: tuple[int, ...]) -> mx.array:
-    """Values that keep activations of about one, in bf16."""
+def random_weight(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> mx.array:
+    """Values that keep activations of about one, in bf16.
+
+    By numpy, which takes half as long for a normal distribution as MLX on the CPU.
+    """
     if name.endswith("norm.weight"):
         return mx.ones(shape, mx.bfloat16)
     scale = 1.0 if len(shape) == 1 else shape[-1] ** -0.5
-    return (scale * mx.random.normal(shape)).astype(mx.bfloat16)
+    return (scale * mx.array(rng.standard_normal(shape, np.float32))).astype(mx.bfloat16)
 
 
 def main() -> None:
@@ -101,8 +105,9 @@ def main() -> None:
     text = json.dumps(config, indent=2) + "\n"
     (args.folder / "config.json").write_text(text, encoding="utf-8")
     weights = {}
+    rng = np.random.default_rng(0)
     for name, value in tree_flatten(build_model(config).parameters()):
-        weights[name] = random_weight(name, value.shape)
+        weights[name] = random_weight(rng, name, value.shape)
         mx.eval(weights[name])
     save(weights, args.shard_bytes, args.folder)
     for name in ("tokenizer_config.json", "chat_template.jinja"):
