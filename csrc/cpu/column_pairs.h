@@ -10,8 +10,9 @@ namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 using PanelCode = int16_t;
 constexpr int kIntegerColumns = 2 * kLanes;  // of a panel
 constexpr int kTogether = 2;                 // codes of a column that lie side by side in a panel
-// Rows that share the loads of a panel: as many as have their sums in registers.
-constexpr int kTileRows = sizeof(ColumnSums) > kLanes * sizeof(int32_t) ? 2 : 4;
+// Rows that share the loads of a panel: as many as have their sums in registers, of which AVX-512
+// has twice as many as AVX2.
+constexpr int kTileRows = kLanes == 16 ? 8 : sizeof(ColumnSums) > kLanes * sizeof(int32_t) ? 2 : 4;
 
 // The sums of R rows of x.
 template <int, int R>

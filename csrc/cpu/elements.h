@@ -95,6 +95,9 @@ static inline half_bits to_half(float v) {
 #endif
 }
 
+// Four fp32 lanes, on any processor.
+typedef float Quad __attribute__((vector_size(16)));
+
 static constexpr Element element_type(const float*) {
   return Element::f32;
 }

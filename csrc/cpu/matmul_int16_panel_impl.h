@@ -52,36 +52,84 @@ struct IntegerPanel {
         acc(biases + kIntegerColumns * (kPanelDepth / 32)) {}
 };
 
-// Column `to` of a panel: units [unit, unit + units) of row n of the weights.
+// The bytes of a piece: the codes of a column that lie side by side.
+constexpr int kPiece = kTogether * sizeof(PanelCode);
+constexpr int kPackedColumns = 4;  // that are packed together
+
+typedef int32_t Pieces __attribute__((vector_size(16)));
+
+// Lanes i, j, k, l of a and b, whose lanes go on counting at 4.
+template <int i, int j, int k, int l>
+MIXBIT_INLINE Pieces pick(Pieces a, Pieces b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, i, j, k, l);
+#else
+  return __builtin_shuffle(a, b, Pieces{i, j, k, l});
+#endif
+}
+
+// A unit of a few columns, piece by piece side by side. Pieces of four bytes are turned four by
+// four in registers, which takes half as long as moving them one by one.
+MIXBIT_INLINE void interleave(const Codes<int16_t> (&columns)[kPackedColumns], PanelCode* target) {
+  static_assert(sizeof(columns[0].v) == kUnit * sizeof(PanelCode));
+  char* to = reinterpret_cast<char*>(target);
+  auto from = [&](int c) { return reinterpret_cast<const char*>(&columns[c].v); };
+  for (int i = 0; i < kUnit / kTogether; i += 16 / kPiece) {
+    if constexpr (kPiece == 4) {
+      Pieces a, b, c, d;
+      __builtin_memcpy(&a, from(0) + i * kPiece, sizeof(a));
+      __builtin_memcpy(&b, from(1) + i * kPiece, sizeof(b));
+      __builtin_memcpy(&c, from(2) + i * kPiece, sizeof(c));
+      __builtin_memcpy(&d, from(3) + i * kPiece, sizeof(d));
+      const Pieces low_ab = pick<0, 4, 1, 5>(a, b), high_ab = pick<2, 6, 3, 7>(a, b);
+      const Pieces low_cd = pick<0, 4, 1, 5>(c, d), high_cd = pick<2, 6, 3, 7>(c, d);
+      const Pieces fours[] = {pick<0, 1, 4, 5>(low_ab, low_cd), pick<2, 3, 6, 7>(low_ab, low_cd),
+                              pick<0, 1, 4, 5>(high_ab, high_cd),
+                              pick<2, 3, 6, 7>(high_ab, high_cd)};
+      for (const Pieces& four : fours) {
+        __builtin_memcpy(to, &four, sizeof(four));
+        to += kPiece * kIntegerColumns;
+      }
+    } else {
+      for (int j = i; j < i + 16 / kPiece; ++j, to += kPiece * kIntegerColumns) {
+        for (int c = 0; c < kPackedColumns; ++c) {
+          __builtin_memcpy(to + kPiece * c, from(c) + j * kPiece, kPiece);
+        }
+      }
+    }
+  }
+}
+
+// Columns `to` and after of a panel: units [unit, unit + units) of `columns` <= kPackedColumns rows
+// of the weights from row n on; what is left of kPackedColumns becomes zeros.
 template <int bits, int group>
-static void pack_column(const Matmul& p, int n, int unit, int units, IntegerPanel& panel, int to) {
-  const uint8_t* row =
-      static_cast<const uint8_t*>(p.w.data) + n * (static_cast<size_t>(p.K / 8) * bits);
+static void pack_columns(const Matmul& p, int n, int columns, int unit, int units,
+                         IntegerPanel& panel, int to) {
+  const size_t row_bytes = static_cast<size_t>(p.K / 8) * bits;
+  const uint8_t* rows = static_cast<const uint8_t*>(p.w.data) + n * row_bytes;
   for (int u = 0; u < units; ++u) {
-    const uint8_t* source = row + static_cast<size_t>(unit + u) * 8 * bits;
-    uint8_t padded[8 * bits] = {};
-    if ((unit + u + 1) * kUnit > p.K) {
-      __builtin_memcpy(padded, source, 4 * bits);  // half a unit is left
-      source = padded;
+    Codes<int16_t> codes[kPackedColumns] = {};
+    for (int c = 0; c < columns; ++c) {
+      const uint8_t* source = rows + c * row_bytes + static_cast<size_t>(unit + u) * 8 * bits;
+      uint8_t padded[8 * bits] = {};
+      if ((unit + u + 1) * kUnit > p.K) {
+        __builtin_memcpy(padded, source, 4 * bits);  // half a unit is left
+        source = padded;
+      }
+      unpack_unit<bits>(source, codes[c]);
     }
-    Codes<int16_t> codes;
-    unpack_unit<bits>(source, codes);
-    static_assert(sizeof(codes.v) == kUnit * sizeof(PanelCode));
-    const char* from = reinterpret_cast<const char*>(&codes.v);
-    constexpr size_t together = kTogether * sizeof(PanelCode);
-    PanelCode* target =
-        panel.codes + static_cast<size_t>(u) * kUnit * kIntegerColumns + to * kTogether;
-    for (int i = 0; i < kUnit; i += kTogether) {
-      __builtin_memcpy(target + i * kIntegerColumns, from + i * sizeof(PanelCode), together);
-    }
+    interleave(codes,
+               panel.codes + static_cast<size_t>(u) * kUnit * kIntegerColumns + to * kTogether);
   }
   const int begin = unit * kUnit / group, groups = p.K / group;
   const int end = (unit + units) * kUnit / group;
-  const size_t first = static_cast<size_t>(n) * groups;
-  for (int g = begin; g < end && g < groups; ++g) {
-    const int at = (g - begin) * kIntegerColumns + to;
-    panel.scales[at] = load_element(p.w.scales, p.w.element, first + g);
-    panel.biases[at] = load_element(p.w.biases, p.w.element, first + g);
+  for (int c = 0; c < columns; ++c) {
+    const size_t first = static_cast<size_t>(n + c) * groups;
+    for (int g = begin; g < end && g < groups; ++g) {
+      const int at = (g - begin) * kIntegerColumns + to + c;
+      panel.scales[at] = load_element(p.w.scales, p.w.element, first + g);
+      panel.biases[at] = load_element(p.w.biases, p.w.element, first + g);
+    }
   }
 }
 
@@ -104,18 +152,24 @@ static inline void add_group(const Matmul& p, int m, int g, int unit, const Inte
       sums.add(x, stride, w, i, run);
     }
   }
-  const size_t groups = stride / group;
+  // Asked for once: to the compiler a sum that is written could be any of these.
   const int at = (g - unit * kUnit / group) * kIntegerColumns;
+  Vec scales[2], biases[2];
+  for (int c = 0; c < 2; ++c) {
+    scales[c] = Vec::load(panel.scales + at + kLanes * c);
+    biases[c] = Vec::load(panel.biases + at + kLanes * c);
+  }
+  const size_t groups = stride / group;
+  const float* x_scales = p.x_scales + m * groups + g;
+  const float* x_sums = p.x_sums + m * groups + g;
+  acc += g % kQuad * kIntegerColumns;
   for (int r = 0; r < R; ++r, acc += kQuad * kIntegerColumns) {
-    const Vec x_scale = Vec::broadcast(p.x_scales[(m + r) * groups + g]);
-    const Vec x_sum = Vec::broadcast(p.x_sums[(m + r) * groups + g]);
-    float* lane = acc + g % kQuad * kIntegerColumns;
+    const Vec x_scale = Vec::broadcast(x_scales[r * groups]);
+    const Vec x_sum = Vec::broadcast(x_sums[r * groups]);
     for (int c = 0; c < 2; ++c) {
-      const int column = kLanes * c;
-      const Vec scale = Vec::load(panel.scales + at + column);
-      const Vec bias = Vec::load(panel.biases + at + column);
-      const Vec more = scale * x_scale * sums.to_float(r, c) + bias * x_sum;
-      (Vec::load(lane + column) + more).store(lane + column);
+      float* lane = acc + kLanes * c;
+      const Vec more = scales[c] * x_scale * sums.to_float(r, c) + biases[c] * x_sum;
+      (Vec::load(lane) + more).store(lane);
     }
   }
 }
@@ -131,23 +185,27 @@ static void int16_panel(const Matmul& p, int m0, int m1, int n0, int columns, fl
   const int units = round_up(p.K, kUnit) / kUnit;
   for (int unit = 0; unit < units; unit += kPanelUnits) {
     const int count = units - unit < kPanelUnits ? units - unit : kPanelUnits;
-    for (int c = 0; c < columns; ++c) {
-      pack_column<bits, group>(p, n0 + c, unit, count, panel, c);
+    for (int c = 0; c < columns; c += kPackedColumns) {
+      const int left = columns - c;
+      pack_columns<bits, group>(p, n0 + c, left < kPackedColumns ? left : kPackedColumns, unit,
+                                count, panel, c);
     }
     const int begin = unit * kUnit / group;
     const int last = (unit + count) * kUnit / group, end = last < p.K / group ? last : p.K / group;
     int m = m0;
     float* acc = panel.acc;
-    for (; m + kTileRows <= m1; m += kTileRows, acc += kTileRows * row_floats) {
-      for (int g = begin; g < end; ++g) {
-        add_group<bits, group, kTileRows>(p, m, g, unit, panel, acc);
+    auto tiles = [&]<int R>() {
+      for (; m + R <= m1; m += R, acc += R * row_floats) {
+        for (int g = begin; g < end; ++g) {
+          add_group<bits, group, R>(p, m, g, unit, panel, acc);
+        }
       }
+    };
+    tiles.template operator()<kTileRows>();
+    if constexpr (kTileRows > 4) {
+      tiles.template operator()<4>();
     }
-    for (; m < m1; ++m, acc += row_floats) {
-      for (int g = begin; g < end; ++g) {
-        add_group<bits, group, 1>(p, m, g, unit, panel, acc);
-      }
-    }
+    tiles.template operator()<1>();
   }
   const float* acc = panel.acc;
   for (int m = m0; m < m1; ++m, acc += row_floats) {

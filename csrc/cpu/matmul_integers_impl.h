@@ -24,8 +24,6 @@
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
-typedef float Quad __attribute__((vector_size(16)));
-
 // f of the type of x's integers.
 template <class F>
 static inline void with_integer(int x_bits, const F& f) {

@@ -36,6 +36,18 @@ struct Vec {
     const __m128 pairs = _mm_add_ps(halves, _mm_movehl_ps(halves, halves));
     return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)));
   }
+  // Of four at once, with the same roundings.
+  static Quad sums(const Vec (&a)[4]) {
+    auto halves = [](Vec x, Vec y) {
+      return _mm256_add_ps(_mm256_permute2f128_ps(x.v, y.v, 0x20),
+                           _mm256_permute2f128_ps(x.v, y.v, 0x31));
+    };
+    const __m256 ab = halves(a[0], a[1]), cd = halves(a[2], a[3]);
+    const __m256 pairs =
+        _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+    const __m256 totals = _mm256_add_ps(pairs, _mm256_permute_ps(pairs, 0xb1));  // a a c c, b b d d
+    return _mm_blend_ps(_mm256_castps256_ps128(totals), _mm256_extractf128_ps(totals, 1), 0b1010);
+  }
 };
 
 // e^x within 1 ulp for x in [-87, 88]; 0 below, also for −∞, and clamped above. x = n ln 2 + r with
@@ -344,3 +356,24 @@ MIXBIT_INLINE void unpack_unit(const uint8_t* unit, Codes<int8_t>& out) {
 }  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE
 
 #include "cpu/vec_x86_integers.h"  // over the Sums above
+
+namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
+
+struct Octets : OctetLanes {
+  using Four = __m256i;
+
+  static Four four(const Sums (&a)[4]) { return totals_of_halves(a); }
+
+  // The totals: of twice four sums a group each, or of four sums two groups each, groups 0, 2, 4, 6
+  // below and 1, 3, 5, 7 above.
+  static __m256 totals(const Four (&a)[2]) {
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_permute2x128_si256(a[0], a[1], 0x20),
+                                               _mm256_permute2x128_si256(a[0], a[1], 0x31)));
+  }
+  static __m256 totals(const Four (&a)[1]) {
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    return _mm256_cvtepi32_ps(_mm256_permutevar8x32_epi32(a[0], order));
+  }
+};
+
+}  // namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE

@@ -53,6 +53,16 @@ struct Vec {
     const float32x2_t pairs = vadd_f32(vget_low_f32(halves), vget_high_f32(halves));
     return vget_lane_f32(pairs, 0) + vget_lane_f32(pairs, 1);
   }
+  // Of four at once, with the same roundings.
+  static Quad sums(const Vec (&a)[4]) {
+    auto halves = [](Vec x) { return vaddq_f32(x.v.val[0], x.v.val[1]); };
+    auto pairs = [&](Vec x, Vec y) {
+      const float64x2_t p = vreinterpretq_f64_f32(halves(x)), q = vreinterpretq_f64_f32(halves(y));
+      return vaddq_f32(vreinterpretq_f32_f64(vzip1q_f64(p, q)),
+                       vreinterpretq_f32_f64(vzip2q_f64(p, q)));
+    };
+    return vpaddq_f32(pairs(a[0], a[1]), pairs(a[2], a[3]));
+  }
 
  private:
   static uint16x8_t load_bits(const void* p) { return vld1q_u16(static_cast<const uint16_t*>(p)); }

@@ -29,6 +29,9 @@ struct Vec {
   friend Vec operator+(Vec a, Vec b) { return {a.v + b.v}; }
 
   float sum() const { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+  static Quad sums(const Vec (&a)[4]) {
+    return Quad{a[0].sum(), a[1].sum(), a[2].sum(), a[3].sum()};
+  }
 
  private:
   template <class T>

@@ -43,23 +43,8 @@ static inline __m128 totals(const Sums (&a)[2]) {
       _mm_unpacklo_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1)));
 }
 
-// Eight groups, finished as one vector.
-struct Octets {
-  using Four = __m256i;
-
-  static Four four(const Sums (&a)[4]) { return totals_of_halves(a); }
-
-  // The totals: of twice four sums a group each, or of four sums two groups each, groups 0, 2, 4, 6
-  // below and 1, 3, 5, 7 above.
-  static __m256 totals(const Four (&a)[2]) {
-    return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_permute2x128_si256(a[0], a[1], 0x20),
-                                               _mm256_permute2x128_si256(a[0], a[1], 0x31)));
-  }
-  static __m256 totals(const Four (&a)[1]) {
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    return _mm256_cvtepi32_ps(_mm256_permutevar8x32_epi32(a[0], order));
-  }
-
+// Eight groups, finished as one vector; Octets of either instruction set adds their totals.
+struct OctetLanes {
   static __m128 first(__m256 a) { return _mm256_castps256_ps128(a); }
   static __m128 second(__m256 a) { return _mm256_extractf128_ps(a, 1); }
 
