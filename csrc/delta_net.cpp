@@ -3,6 +3,7 @@
 #include "cpu/gated_delta.h"
 #include "cpu_queue.h"
 #include "mlx/allocator.h"
+#include "state_memory.h"
 
 namespace mixbit {
 
@@ -134,12 +135,7 @@ void DeltaNet::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::ar
   mx::array& state_out = outputs[2];
   y.set_data(mx::allocator::malloc(y.nbytes()));
   conv_out.set_data(mx::allocator::malloc(conv_out.nbytes()));
-  // The recurrence updates in place; nobody else needs a donated input's old value.
-  if (recurrent != nullptr && recurrent->is_donatable() && !keep_steps_) {
-    state_out.copy_shared_buffer(*recurrent);
-  } else {
-    state_out.set_data(mx::allocator::malloc(state_out.nbytes()));
-  }
+  set_state_data(state_out, keep_steps_ ? nullptr : recurrent);
 
   cpu::DeltaNetLayer layer{};
   cpu::DeltaNet& net = layer.net;

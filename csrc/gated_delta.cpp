@@ -7,6 +7,7 @@
 #include "cpu/gated_delta.h"
 #include "cpu_queue.h"
 #include "mlx/allocator.h"
+#include "state_memory.h"
 
 namespace mixbit {
 
@@ -117,12 +118,7 @@ void GatedDelta::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::
   mx::array& y = outputs[0];
   mx::array& state = outputs[1];
   y.set_data(mx::allocator::malloc(y.nbytes()));
-  // The kernel updates in place; nobody else needs a donated input's old value.
-  if (has_state_ && inputs[5].is_donatable()) {
-    state.copy_shared_buffer(inputs[5]);
-  } else {
-    state.set_data(mx::allocator::malloc(state.nbytes()));
-  }
+  set_state_data(state, has_state_ ? &inputs[5] : nullptr);
   cpu::GatedDelta p{};
   p.B = v.shape(0);
   p.T = v.shape(1);

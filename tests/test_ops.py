@@ -866,11 +866,18 @@ def test_wrong_norm_rope_says_what_is_wrong(change, message) -> None:
 # ---- buffers ------------------------------------------------------------------------------------
 
 
+def begins_on_a_cache_line(state: mx.array) -> bool:
+    """Whether a vector of the CPU never takes two lines of an evaluated state."""
+    return np.array(state, copy=False).ctypes.data % 64 == 0
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_a_state_that_nobody_holds_is_updated_in_place(held: bool) -> None:
     inputs = net_inputs(1, 2, 4, 64, 64)
-    state = inputs["state"] = mx.ones((2, 4, 64, 64))
-    mx.eval(inputs)
+    _, _, state = ops.delta_net(**inputs)
+    mx.eval(state)
+    old = np.array(state)
+    inputs["state"] = state
     _, _, after = ops.delta_net(**inputs)
     del inputs["state"]
     if not held:
@@ -879,7 +886,24 @@ def test_a_state_that_nobody_holds_is_updated_in_place(held: bool) -> None:
     mx.reset_peak_memory()
     mx.eval(after)
     assert (mx.get_peak_memory() - before >= after.nbytes) == held
-    assert not held or mx.array_equal(state, mx.ones_like(state))
+    assert begins_on_a_cache_line(after)
+    assert not held or np.array_equal(np.array(state), old)
+
+
+@pytest.mark.parametrize("places", range(0, 16, 3))
+def test_a_state_from_anywhere_gives_the_same_bits_on_a_cache_line(places: int) -> None:
+    inputs = net_inputs(1, 2, 4, 64, 64)
+    y, _, after = ops.delta_net(**inputs)
+    flat = mx.concatenate([mx.zeros(places), inputs["state"].flatten()])
+    mx.eval(flat)
+    inputs["state"] = flat[places:].reshape(inputs["state"].shape)
+    del flat
+    same_y, _, same = ops.delta_net(**inputs)
+    del inputs["state"]
+    mx.eval(same_y, same)
+    assert mx.array_equal(y, same_y)
+    assert mx.array_equal(after, same)
+    assert begins_on_a_cache_line(same)
 
 
 def test_inputs_of_any_strides_give_the_same_bits() -> None:

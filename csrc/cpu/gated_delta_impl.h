@@ -8,15 +8,28 @@
 // take longer than its products.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/kernels.h"
 #include "cpu/vec_math.h"
 
 namespace mixbit::cpu::MIXBIT_ISA_NAMESPACE {
 
+// A value for each of R rows: one row or four.
+template <int R>
+using Rows = std::conditional_t<R == 4, Quad, float>;
+
+static inline float sums(const Vec (&v)[1]) {
+  return v[0].sum();
+}
+static inline Quad sums(const Vec (&v)[4]) {
+  return Vec::sums(v);
+}
+
 // What a step reads of R rows, and what it adds to them: u[r] = S[r]·k, w[r] = S[r]·q, delta[r].
 template <int R>
 struct Block {
-  float u[R], w[R], delta[R];
+  Rows<R> u, w, delta;
 };
 
 // Reads R rows of Dk values at `next`, or updates the R rows before them, or both.
@@ -26,11 +39,11 @@ static inline void pass(float* next, const float* k, const float* q, int Dk, flo
   const Vec gv = Vec::broadcast(g);
   Vec us[R], ws[R], deltas[R];
   float delta[R];
+  __builtin_memcpy(delta, &block.delta, sizeof(delta));
   for (int r = 0; r < R; ++r) {
     us[r] = Vec::zero();
     ws[r] = Vec::zero();
-    delta[r] = updates ? block.delta[r] : 0.f;
-    deltas[r] = Vec::broadcast(delta[r]);
+    deltas[r] = Vec::broadcast(updates ? delta[r] : 0.f);
   }
   int i = 0;
   for (; i + kLanes <= Dk; i += kLanes) {
@@ -47,21 +60,28 @@ static inline void pass(float* next, const float* k, const float* q, int Dk, flo
       }
     }
   }
-  for (int r = 0; r < R; ++r) {
-    block.u[r] = us[r].sum();
-    block.w[r] = ws[r].sum();
+  if constexpr (reads) {
+    block.u = sums(us);
+    block.w = sums(ws);
   }
-  for (; i < Dk; ++i) {
-    for (int r = 0; r < R; ++r) {
-      if constexpr (reads) {
-        block.u[r] += next[r * Dk + i] * k[i];
-        block.w[r] += next[r * Dk + i] * q[i];
-      }
-      if constexpr (updates) {
-        float& s = next[(r - R) * Dk + i];
-        s = g * s + delta[r] * k[i];
+  if (i < Dk) {
+    float u[R], w[R];
+    __builtin_memcpy(u, &block.u, sizeof(u));
+    __builtin_memcpy(w, &block.w, sizeof(w));
+    for (; i < Dk; ++i) {
+      for (int r = 0; r < R; ++r) {
+        if constexpr (reads) {
+          u[r] += next[r * Dk + i] * k[i];
+          w[r] += next[r * Dk + i] * q[i];
+        }
+        if constexpr (updates) {
+          float& s = next[(r - R) * Dk + i];
+          s = g * s + delta[r] * k[i];
+        }
       }
     }
+    __builtin_memcpy(&block.u, u, sizeof(u));
+    __builtin_memcpy(&block.w, w, sizeof(w));
   }
 }
 
@@ -79,11 +99,16 @@ static inline int step_rows(const GatedDelta& p, const Step& t, float* s, int ro
   if (row + R > row_end) {
     return row;
   }
-  Block<R> block;
+  Block<R> block{};
   auto finish = [&] {
+    Rows<R> v;
+    __builtin_memcpy(&v, t.v + row, sizeof(v));
+    block.delta = t.beta * (v - t.g * block.u);
+    const Rows<R> more = t.g * block.w + block.delta * t.kq;
+    float values[R];
+    __builtin_memcpy(values, &more, sizeof(values));
     for (int r = 0; r < R; ++r) {
-      block.delta[r] = t.beta * (t.v[row + r] - t.g * block.u[r]);
-      store_element(p.y, p.y_element, y + row + r, t.g * block.w[r] + block.delta[r] * t.kq);
+      store_element(p.y, p.y_element, y + row + r, values[r]);
     }
     row += R;
     s += R * p.Dk;
