@@ -109,6 +109,27 @@ def test_gated_delta(engine: str, steps: int, rng: Generator, timed: Timed) -> N
     timed(f"gated_delta bf16, T={steps}, 16 heads of 128", call, 5, max(1, 50 // steps))
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("states", [1, 18])
+def test_gated_delta_steps(engine: str, states: int, rng: Generator, timed: Timed) -> None:
+    """18 single steps an evaluation: of one state in a row, or of as many layers for a token."""
+    q, k, v = (normal(rng, 1, 1, 16, 128) for _ in range(3))
+    g, beta = (mx.array(rng.uniform(0.5, 1, (1, 1, 16)).astype(np.float32)) for _ in range(2))
+    update = ops.gated_delta if engine == "mixbit" else gated_delta_ops
+    memory = [mx.zeros((1, 16, 128, 128)) for _ in range(states)]
+
+    def call() -> list[mx.array]:
+        results = []
+        for _ in range(18):
+            y, after = update(q, k, v, g, beta, memory.pop(0))
+            memory.append(after)
+            results.append(y)
+        return results + memory
+
+    of = "one state" if states == 1 else f"{states} states"
+    timed(f"gated_delta bf16, 18 times T=1 of {of}", call, 9, 5)
+
+
 class Given(nn.Module):
     """A projection whose result is there already."""
 
