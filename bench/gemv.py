@@ -99,7 +99,8 @@ def main() -> None:
     print("| bits | of x | G weights/s | GB/s | reading, GB/s | share |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for bits in (2, 3, 4, 5, 6, 8):
-        rows = int(READ * 8 / (bits + 32 / group)) // K
+        weight_bytes = (bits + 32 / group) / 8  # with scale and bias
+        rows = int(READ / weight_bytes) // K
         w = mx.array(rng.integers(0, 1 << 32, (rows, K * bits // 32), dtype=np.uint32))
         scales = mx.array(rng.standard_normal((rows, K // group), dtype=np.float32)).astype(x.dtype)
         mx.eval(x, w, scales)
@@ -118,7 +119,7 @@ def main() -> None:
         bound = READ / statistics.median(reads)
         for x_bits, taken in times.items():
             weights = rows * K / statistics.median(taken)
-            rate = weights * (bits + 32 / group) / 8
+            rate = weights * weight_bytes
             print(
                 f"| {bits} | {x_bits} | {weights / 1e9:.1f} | {rate / 1e9:.1f} "
                 f"| {bound / 1e9:.1f} | {100 * rate / bound:.0f} % |"

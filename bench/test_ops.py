@@ -4,6 +4,7 @@ Stock MLX takes seconds for some of these on a CPU, so the rounds are few.
 """
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -93,16 +94,23 @@ def test_gather_quantized_matmul(engine: str, tokens: int, rng: Generator, timed
     timed(f"gather_quantized_matmul bf16 4 bit, {tokens} x 8 of 16 experts", calls[engine], 3)
 
 
+def delta_rule(
+    engine: str, steps: int, rng: Generator
+) -> Callable[[mx.array], tuple[mx.array, mx.array]]:
+    """Steps of 16 heads of 128, given the state before: their y and the state after."""
+    q, k, v = (normal(rng, 1, steps, 16, 128) for _ in range(3))
+    g, beta = (mx.array(rng.uniform(0.5, 1, (1, steps, 16)).astype(np.float32)) for _ in range(2))
+    return partial(ops.gated_delta if engine == "mixbit" else gated_delta_ops, q, k, v, g, beta)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("steps", [1, 64, 512])
 def test_gated_delta(engine: str, steps: int, rng: Generator, timed: Timed) -> None:
-    q, k, v = (normal(rng, 1, steps, 16, 128) for _ in range(3))
-    g, beta = (mx.array(rng.uniform(0.5, 1, (1, steps, 16)).astype(np.float32)) for _ in range(2))
-    update = ops.gated_delta if engine == "mixbit" else gated_delta_ops
+    update = delta_rule(engine, steps, rng)
     state = [mx.zeros((1, 16, 128, 128))]  # goes from call to call, as in a model's cache
 
     def call() -> list[mx.array]:
-        y, after = update(q, k, v, g, beta, state.pop())
+        y, after = update(state.pop())
         state.append(after)
         return [y, after]
 
@@ -113,15 +121,13 @@ def test_gated_delta(engine: str, steps: int, rng: Generator, timed: Timed) -> N
 @pytest.mark.parametrize("states", [1, 18])
 def test_gated_delta_steps(engine: str, states: int, rng: Generator, timed: Timed) -> None:
     """18 single steps an evaluation: of one state in a row, or of as many layers for a token."""
-    q, k, v = (normal(rng, 1, 1, 16, 128) for _ in range(3))
-    g, beta = (mx.array(rng.uniform(0.5, 1, (1, 1, 16)).astype(np.float32)) for _ in range(2))
-    update = ops.gated_delta if engine == "mixbit" else gated_delta_ops
+    update = delta_rule(engine, 1, rng)
     memory = [mx.zeros((1, 16, 128, 128)) for _ in range(states)]
 
     def call() -> list[mx.array]:
         results = []
         for _ in range(18):
-            y, after = update(q, k, v, g, beta, memory.pop(0))
+            y, after = update(memory.pop(0))
             memory.append(after)
             results.append(y)
         return results + memory

@@ -56,6 +56,7 @@ struct IntegerPanel {
 constexpr int kPiece = kTogether * sizeof(PanelCode);
 constexpr int kPackedColumns = 4;  // that are packed together
 
+// Four pieces of four bytes.
 typedef int32_t Pieces __attribute__((vector_size(16)));
 
 // Lanes i, j, k, l of a and b, whose lanes go on counting at 4.
@@ -71,30 +72,29 @@ MIXBIT_INLINE Pieces pick(Pieces a, Pieces b) {
 // A unit of a few columns, piece by piece side by side. Pieces of four bytes are turned four by
 // four in registers, which takes half as long as moving them one by one.
 MIXBIT_INLINE void interleave(const Codes<int16_t> (&columns)[kPackedColumns], PanelCode* target) {
-  static_assert(sizeof(columns[0].v) == kUnit * sizeof(PanelCode));
+  constexpr int bytes = kUnit * sizeof(PanelCode), row = kPiece * kIntegerColumns;
+  static_assert(sizeof(columns[0].v) == bytes);
   char* to = reinterpret_cast<char*>(target);
   auto from = [&](int c) { return reinterpret_cast<const char*>(&columns[c].v); };
-  for (int i = 0; i < kUnit / kTogether; i += 16 / kPiece) {
-    if constexpr (kPiece == 4) {
-      Pieces a, b, c, d;
-      __builtin_memcpy(&a, from(0) + i * kPiece, sizeof(a));
-      __builtin_memcpy(&b, from(1) + i * kPiece, sizeof(b));
-      __builtin_memcpy(&c, from(2) + i * kPiece, sizeof(c));
-      __builtin_memcpy(&d, from(3) + i * kPiece, sizeof(d));
-      const Pieces low_ab = pick<0, 4, 1, 5>(a, b), high_ab = pick<2, 6, 3, 7>(a, b);
-      const Pieces low_cd = pick<0, 4, 1, 5>(c, d), high_cd = pick<2, 6, 3, 7>(c, d);
-      const Pieces fours[] = {pick<0, 1, 4, 5>(low_ab, low_cd), pick<2, 3, 6, 7>(low_ab, low_cd),
-                              pick<0, 1, 4, 5>(high_ab, high_cd),
-                              pick<2, 3, 6, 7>(high_ab, high_cd)};
-      for (const Pieces& four : fours) {
-        __builtin_memcpy(to, &four, sizeof(four));
-        to += kPiece * kIntegerColumns;
+  if constexpr (kPiece == 4) {
+    for (int at = 0; at < bytes; at += sizeof(Pieces)) {
+      Pieces w[kPackedColumns];
+      for (int c = 0; c < kPackedColumns; ++c) {
+        __builtin_memcpy(&w[c], from(c) + at, sizeof(w[c]));
       }
-    } else {
-      for (int j = i; j < i + 16 / kPiece; ++j, to += kPiece * kIntegerColumns) {
-        for (int c = 0; c < kPackedColumns; ++c) {
-          __builtin_memcpy(to + kPiece * c, from(c) + j * kPiece, kPiece);
-        }
+      const Pieces low01 = pick<0, 4, 1, 5>(w[0], w[1]), high01 = pick<2, 6, 3, 7>(w[0], w[1]);
+      const Pieces low23 = pick<0, 4, 1, 5>(w[2], w[3]), high23 = pick<2, 6, 3, 7>(w[2], w[3]);
+      const Pieces rows[] = {pick<0, 1, 4, 5>(low01, low23), pick<2, 3, 6, 7>(low01, low23),
+                             pick<0, 1, 4, 5>(high01, high23), pick<2, 3, 6, 7>(high01, high23)};
+      for (const Pieces& pieces : rows) {
+        __builtin_memcpy(to, &pieces, sizeof(pieces));
+        to += row;
+      }
+    }
+  } else {
+    for (int at = 0; at < bytes; at += kPiece, to += row) {
+      for (int c = 0; c < kPackedColumns; ++c) {
+        __builtin_memcpy(to + kPiece * c, from(c) + at, kPiece);
       }
     }
   }
